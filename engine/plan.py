@@ -1,0 +1,117 @@
+"""What one engine step computes, and what came of it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from core.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSpec:
+    """One token to draw from the logits of a row's last position."""
+
+    choice: int
+    params: SamplingParams
+    seed: int
+    """64-bit; with choice and position it fixes the random number."""
+    position: int
+    """Absolute position of the token to draw: prompt tokens + output tokens so far."""
+    output_count: int
+    """Output tokens so far, for min_tokens."""
+    prompt_tokens: tuple[int, ...] = ()
+    """Filled only where params.needs_history."""
+    output_tokens: tuple[int, ...] = ()
+    """Filled only where params.needs_history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence's share of a step: a decode (one token) or a prefill chunk (many)."""
+
+    sequence: int
+    """The engine's number of the sequence; names it in the result."""
+    tokens: tuple[int, ...]
+    """Token ids to feed, at positions start .. start + len(tokens)."""
+    start: int
+    block_table: tuple[int, ...]
+    """Physical block of each logical block; position p lives in block_table[p // block_size]."""
+    samples: tuple[SampleSpec, ...] = ()
+    """Empty for a chunk that does not reach the sequence's last known token."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step, in execution order: zero, copy, compute, sample."""
+
+    step: int
+    zero_blocks: tuple[int, ...]
+    """Freshly acquired blocks whose old contents must not be read."""
+    copy_blocks: tuple[tuple[int, int], ...]
+    """(source, destination): copy-on-write."""
+    rows: tuple[Row, ...]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(row.tokens) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One drawn token."""
+
+    choice: int
+    token: int
+    logprob: float | None = None
+    """Natural log, of the raw distribution (before temperature and filters); None unless asked."""
+    top: tuple[tuple[int, float], ...] = ()
+    """(token, logprob), likeliest first; as many as params.logprobs asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step drew: for each row of the plan, in order, one Sampled per SampleSpec."""
+
+    step: int
+    sampled: tuple[tuple[Sampled, ...], ...]
+    elapsed_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """The shape of a model's KV cache; two engines may exchange KV only if shape and dtype agree."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    """"float32" or "bfloat16" (or "digest" for TimedBackend)."""
+    block_size: int
+    """Tokens per block; not part of the agreement: the wire layout converts."""
+    blocks: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        """On the wire: [layer, K/V, kv_head, head_dim]."""
+        width = {"float32": 4, "bfloat16": 2, "digest": 1}[self.dtype]
+        return self.layers * 2 * self.kv_heads * self.head_dim * width
+
+
+class Backend(Protocol):
+    """A model and its KV pool. Called from one thread at a time; execute blocks until the step is done."""
+
+    layout: KvLayout
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+    def read_kv(self, block_table: tuple[int, ...], start: int, stop: int) -> bytes:
+        """The KV of tokens start..stop in the canonical wire layout [layer, K/V, token, kv_head, head_dim]."""
+        ...
+
+    def write_kv(self, block_table: tuple[int, ...], start: int, stop: int, payload: bytes | memoryview) -> None:
+        """Put a payload of read_kv, from an engine of any block size, into these blocks.
+
+        Raises ValueError if the payload's length is not (stop - start) * bytes_per_token.
+        """
+        ...
+
+    def close(self) -> None: ...
