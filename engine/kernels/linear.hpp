@@ -1,0 +1,173 @@
+// y = x W^T for packed W: one kind of micro-tile, from one row to hundreds.
+//
+// Packed layout: [panel][K / pair][32 columns][pair], a panel being 32 output columns; columns past N
+// are zero. A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every
+// output is one float32 sum over K in ascending order: its bits do not depend on the batch, on the
+// row's place in it, on P, or on the number of threads, which divide N only. (Register blocking as in
+// Goto & van de Geijn 2008, without their split of K.)
+#pragma once
+#include <algorithm>
+
+#include "memory.hpp"
+#include "numeric.hpp"
+#include "threads.hpp"
+
+namespace baton {
+
+constexpr int kPanel = 32;
+constexpr int kTileRows = 12;
+constexpr int kTilePanels = 4;
+constexpr int kTileColumns = kPanel * kTilePanels;
+
+// Elements between two rows of activations: never a multiple of 4 KiB, which would put all rows of a
+// tile into the same few sets of the L1 cache.
+template <class Type>
+size_t row_stride(size_t columns) {
+  const size_t line = kLine / sizeof(typename Type::Element);
+  const size_t lines = (columns + line - 1) / line;
+  return (lines | 1) * line;
+}
+
+template <class Type>
+struct Packed {
+  typename Type::Element* data = nullptr;
+  int rows = 0;  // N, the outputs
+  int columns = 0;  // K, the inputs; a multiple of 16
+  int panels() const { return (rows + kPanel - 1) / kPanel; }
+  size_t panel_elements() const { return size_t(columns) * kPanel; }
+  size_t elements() const { return size_t(panels()) * panel_elements(); }
+};
+
+// Packs W [N, K] row-major. With `halves`, W is [gate; up], N / 2 rows each, and a panel holds 16
+// columns of gate beside the same 16 of up, so that one tile has both operands of SiLU(gate) * up.
+template <class Type>
+void pack(const Packed<Type>& to, const typename Type::Element* from, bool halves, Range panels) {
+  constexpr int pair = Type::pair;
+  for (int panel = panels.first; panel < panels.last; ++panel) {
+    typename Type::Element* out = to.data + panel * to.panel_elements();
+    for (int column = 0; column < kPanel; ++column) {
+      const int row = halves ? panel * 16 + column % 16 + column / 16 * (to.rows / 2) : panel * kPanel + column;
+      const bool real = halves ? panel * 16 + column % 16 < to.rows / 2 : row < to.rows;
+      for (int k = 0; k < to.columns; ++k) {
+        out[(size_t(k / pair) * kPanel + column) * pair + k % pair] =
+            real ? from[size_t(row) * to.columns + k] : typename Type::Element(0);
+      }
+    }
+  }
+}
+
+// Row `row` of W out of its packed form: how a tied embedding is looked up.
+template <class Type>
+void unpack_row(const Packed<Type>& from, int row, float* to) {
+  constexpr int pair = Type::pair;
+  const typename Type::Element* base =
+      from.data + size_t(row / kPanel) * from.panel_elements() + size_t(row % kPanel) * pair;
+  for (int k = 0; k < from.columns; k += pair) {
+    for (int half = 0; half < pair; ++half) to[k + half] = Type::widen_one(base[size_t(k) * kPanel + half]);
+  }
+}
+
+// sums [R][kTileColumns] = x [R, K] times P neighbouring panels.
+template <class Type, int R, int P>
+void multiply_tile(const typename Type::Element* x, size_t stride, const typename Type::Element* panel,
+                   size_t panel_elements, int columns, float* sums) {
+  constexpr int pair = Type::pair;
+  constexpr int line = kLine / sizeof(typename Type::Element);
+  constexpr int ahead = 2048 / sizeof(typename Type::Element);
+  __m512 sum[R][2 * P];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < 2 * P; ++c) sum[r][c] = _mm512_setzero_ps();
+  }
+  for (int k = 0; k < columns; k += pair) {
+    typename Type::Wide weight[2 * P];
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      const typename Type::Element* at = panel + p * panel_elements + size_t(k) * kPanel;
+      weight[2 * p] = Type::load(at);
+      weight[2 * p + 1] = Type::load(at + line);
+      if constexpr (R < 8) {
+        _mm_prefetch(at + ahead, _MM_HINT_T0);
+        _mm_prefetch(at + ahead + line, _MM_HINT_T0);
+      }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const typename Type::Wide value = Type::broadcast(x + r * stride + k);
+#pragma GCC unroll 8
+      for (int c = 0; c < 2 * P; ++c) sum[r][c] = Type::multiply_add(sum[r][c], weight[c], value);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int c = 0; c < 2 * P; ++c) _mm512_store_ps(sums + r * kTileColumns + c * kLanes, sum[r][c]);
+  }
+}
+
+template <class Type>
+using TileFunction = void (*)(const typename Type::Element*, size_t, const typename Type::Element*, size_t,
+                              int, float*);
+
+// Tiles of few rows take several panels at once: enough independent sums to hide the latency of the
+// multiply. nullptr where the sums would not fit into 32 registers.
+template <class Type, int R>
+constexpr TileFunction<Type> tile_of_panels(int panels) {
+  if (panels == 1) return multiply_tile<Type, R, 1>;
+  if constexpr (R <= 4) {
+    if (panels == 2) return multiply_tile<Type, R, 2>;
+  }
+  if constexpr (R <= 2) {
+    if (panels == 3) return multiply_tile<Type, R, 3>;
+    if (panels == 4) return multiply_tile<Type, R, 4>;
+  }
+  return nullptr;
+}
+
+inline int panels_at_once(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
+
+template <class Type>
+TileFunction<Type> tile_function(int rows, int panels) {
+  switch (rows) {
+    case 1: return tile_of_panels<Type, 1>(panels);
+    case 2: return tile_of_panels<Type, 2>(panels);
+    case 3: return tile_of_panels<Type, 3>(panels);
+    case 4: return tile_of_panels<Type, 4>(panels);
+    case 5: return tile_of_panels<Type, 5>(panels);
+    case 6: return tile_of_panels<Type, 6>(panels);
+    case 7: return tile_of_panels<Type, 7>(panels);
+    case 8: return tile_of_panels<Type, 8>(panels);
+    case 9: return tile_of_panels<Type, 9>(panels);
+    case 10: return tile_of_panels<Type, 10>(panels);
+    case 11: return tile_of_panels<Type, 11>(panels);
+    default: return tile_of_panels<Type, 12>(panels);
+  }
+}
+
+// One thread's share of x [rows, K] times W. finish(row, panel, sums [32]) is the epilogue: it gets
+// each row's 32 sums of a panel once, panels of a row in ascending order.
+template <class Type, class Finish>
+void multiply(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
+              Range panels, const Finish& finish) {
+  alignas(kLine) float sums[kTileRows * kTileColumns];
+  const int tiles = (rows + kTileRows - 1) / kTileRows;
+  const int group = panels_at_once((rows + tiles - 1) / std::max(tiles, 1));
+  for (int panel = panels.first; panel < panels.last; panel += group) {
+    const int width = std::min(group, panels.last - panel);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const Range part = share_of(rows, tile, tiles);
+      const int height = part.last - part.first;
+      tile_function<Type>(height, width)(x + part.first * stride, stride,
+                                         weight.data + panel * weight.panel_elements(),
+                                         weight.panel_elements(), weight.columns, sums);
+      for (int row = 0; row < height; ++row) {
+        for (int p = 0; p < width; ++p) {
+          finish(part.first + row, panel + p, sums + row * kTileColumns + p * kPanel);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace baton

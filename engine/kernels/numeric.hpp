@@ -1,0 +1,85 @@
+// The two element types and the few vector operations that every kernel is written in.
+//
+// A kernel is a template over Float32 or BFloat16. Both multiply a vector of 16 "pairs": one float,
+// or two adjacent bfloat16 (vdpbf16ps: acc + a0*b0 + a1*b1 in float32, rounded to nearest even).
+#pragma once
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace baton {
+
+constexpr int kLanes = 16;
+
+inline __mmask16 mask_of(int lanes) {
+  return lanes >= kLanes ? __mmask16(0xFFFF) : __mmask16((1u << (lanes > 0 ? lanes : 0)) - 1);
+}
+
+struct Float32 {
+  using Element = float;
+  using Wide = __m512;
+  static constexpr int pair = 1;
+  static Wide load(const float* from) { return _mm512_loadu_ps(from); }
+  static Wide broadcast(const float* from) { return _mm512_set1_ps(*from); }
+  static __m512 multiply_add(__m512 sum, Wide a, Wide b) { return _mm512_fmadd_ps(a, b, sum); }
+  static __m512 widen(const float* from) { return _mm512_loadu_ps(from); }
+  static float widen_one(float value) { return value; }
+  static void narrow(float* to, __mmask16 lanes, __m512 value) { _mm512_mask_storeu_ps(to, lanes, value); }
+};
+
+#ifdef BATON_BFLOAT16
+struct BFloat16 {
+  using Element = uint16_t;
+  using Wide = __m512bh;
+  static constexpr int pair = 2;
+  static Wide load(const uint16_t* from) { return (__m512bh)_mm512_loadu_si512(from); }
+  static Wide broadcast(const uint16_t* from) {
+    int32_t bits;
+    std::memcpy(&bits, from, sizeof bits);
+    return (__m512bh)_mm512_set1_epi32(bits);
+  }
+  static __m512 multiply_add(__m512 sum, Wide a, Wide b) { return _mm512_dpbf16_ps(sum, a, b); }
+  static __m512 widen(const uint16_t* from) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  static float widen_one(uint16_t value) {
+    const uint32_t bits = uint32_t(value) << 16;
+    float result;
+    std::memcpy(&result, &bits, sizeof result);
+    return result;
+  }
+  static void narrow(uint16_t* to, __mmask16 lanes, __m512 value) {
+    _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(value));
+  }
+};
+#endif
+
+// 2^x: 2^round(x) times the Taylor series of 2^f to degree 7 for |f| <= 1/2 (relative error < 1e-7).
+// Exact at 0; 0 at and below -150; NaN stays NaN.
+inline __m512 exp2(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-150.0f), x);
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 f = _mm512_sub_ps(x, whole);
+  __m512 sum = _mm512_set1_ps(1.5252734e-5f);
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.5403530e-4f));
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.3333558e-3f));
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(9.6181291e-3f));
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(5.5504109e-2f));
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(2.4022651e-1f));
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(6.9314718e-1f));
+  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(sum, whole);
+}
+
+inline float exp2_one(float x) { return _mm512_cvtss_f32(exp2(_mm512_set1_ps(x))); }
+
+// x * sigmoid(x) = x / (1 + 2^(-x log2 e)): SiLU, Elfwing et al. 2017.
+inline __m512 silu(__m512 x) {
+  const __m512 power = exp2(_mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f)));
+  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), power));
+}
+
+}  // namespace baton

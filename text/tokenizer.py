@@ -1,0 +1,184 @@
+"""Which token ids a text has, and which text a token id stands for."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import tokenizers
+
+from text.control_guard import ControlGuard, stand_in
+from text.literal_twin import literal_twin
+from text.pieces import LeadingSpace, piece_rules
+
+_CONFIG_NAMES = ("generation_config.json", "config.json", "tokenizer_config.json")
+
+
+class TokenizerError(Exception):
+    """A tokenizer's files cannot be used, or a text has no tokens; says which file or field."""
+
+
+class Tokenizer:
+    """One model's vocabulary; immutable once open, so threads and choices share it."""
+
+    def __init__(self, definition: str, configs: Sequence[Mapping[str, object]] = ()) -> None:
+        """`definition` is the content of a tokenizer.json; `configs` are searched in order for BOS and EOS.
+
+        Raises TokenizerError naming the field.
+        """
+        self._encoder = _load(definition)
+        self._literal = _load(literal_twin(definition))
+        added = self._encoder.get_added_tokens_decoder()
+        self._special = {token_id: token.content for token_id, token in added.items() if token.special}
+        self._check_twin()
+        self._rules = piece_rules(json.loads(definition).get("decoder"))
+        self._bytes: dict[int, bytes] = {}
+        self.vocab_size: int = max(self._encoder.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        """One more than the highest token id; a model's logits may be wider."""
+        self.eos_token_ids = self._named_ids(configs, "eos")
+        self.bos_token_id = next(iter(self._named_ids(configs, "bos")), None)
+        token_id_of = {content: token_id for token_id, content in self._special.items()}
+        self.control_guard = ControlGuard(token_id_of, _normalize(self._encoder, added))
+
+    @classmethod
+    def open(cls, folder: Path) -> "Tokenizer":
+        """The tokenizer of a model folder.
+
+        Reads tokenizer.json and, for the BOS and EOS tokens, whichever of generation_config.json, config.json
+        and tokenizer_config.json exist. Raises TokenizerError naming the file.
+        """
+        path = folder / "tokenizer.json"
+        definition = _read(path)
+        configs = [_read_object(folder / name) for name in _CONFIG_NAMES]
+        try:
+            return cls(definition, configs)
+        except TokenizerError as error:
+            raise TokenizerError(f"{path}: {error}") from error
+
+    def encode(self, text: str, special: bool) -> list[int]:
+        """Token ids of `text`, in which control strings are control tokens.
+
+        `special` adds what the post-processor of tokenizer.json adds (BOS, EOS, CLS, SEP). Nothing is ever
+        truncated or padded. Raises TokenizerError on a lone surrogate.
+        """
+        return _encode(self._encoder, text, special)
+
+    def encode_literal(self, text: str) -> list[int]:
+        """Token ids of `text` without a single control token: control strings are spelled out as text."""
+        return _encode(self._literal, text, False)
+
+    def encode_guarded(self, rendered: str) -> list[int]:
+        """Token ids of a prompt rendered from strings that `control_guard.marked` prepared."""
+        return _encode(self._literal, self.control_guard.reveal(rendered), False)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of the tokens, control tokens as nothing, invalid UTF-8 as U+FFFD (one per maximal subpart)."""
+        shown = [token_id for token_id in token_ids if not self.is_special(token_id)]
+        if not self._rules.streams:
+            return self._encoder.decode(shown)
+        pieces = [self.token_bytes(token_id) for token_id in shown]
+        if pieces and self._rules.leading_space is LeadingSpace.STRIP_FIRST_PIECE:
+            pieces[0] = pieces[0].replace(b" ", b"")
+        text = b"".join(pieces).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._rules.leading_space is LeadingSpace.STRIP_ONE else text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for, perhaps a part of a character; a control token's are its name's.
+
+        Ids outside the vocabulary (models pad their logits) stand for no bytes.
+        """
+        if (known := self._bytes.get(token_id)) is not None:
+            return known
+        piece = self._encoder.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
+        made = b"" if piece is None else self._piece_bytes(token_id, piece)
+        if piece is not None:
+            self._bytes[token_id] = made
+        return made
+
+    def token_text(self, token_id: int) -> str:
+        """`token_bytes` as text, U+FFFD where they are not whole characters."""
+        return self.token_bytes(token_id).decode("utf-8", "replace")
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether the token is a control token, which detokenizes to nothing."""
+        return token_id in self._special
+
+    @property
+    def leading_space(self) -> LeadingSpace:
+        """What decoding does to the space at the start of a text."""
+        return self._rules.leading_space
+
+    @property
+    def streams(self) -> bool:
+        """Whether text can be decoded token by token."""
+        return self._rules.streams
+
+    def _piece_bytes(self, token_id: int, piece: str) -> bytes:
+        return piece.encode() if token_id in self._special else self._rules.piece_bytes(piece)
+
+    def _check_twin(self) -> None:
+        for token_id, content in self._special.items():
+            if self._literal.token_to_id(stand_in(token_id)) != token_id:
+                raise TokenizerError(f"added_tokens: {content!r} does not have id {token_id} in the vocabulary")
+
+    def _named_ids(self, configs: Sequence[Mapping[str, object]], name: str) -> tuple[int, ...]:
+        """All ids the configs give for `name`_token_id (int or list) or `name`_token, first named first."""
+        found: list[int] = []
+        for config in configs:
+            value = config.get(f"{name}_token_id")
+            found.extend(item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int))
+            token = config.get(f"{name}_token")
+            content = token.get("content") if isinstance(token, Mapping) else token
+            if isinstance(content, str):
+                found.append(self._id_of(content, f"{name}_token"))
+        return tuple(dict.fromkeys(found))
+
+    def _id_of(self, content: str, field: str) -> int:
+        if (token_id := self._encoder.token_to_id(content)) is None:
+            raise TokenizerError(f"{field}: {content!r} is not in the vocabulary")
+        return int(token_id)
+
+
+def _load(definition: str) -> tokenizers.Tokenizer:
+    try:
+        encoder = tokenizers.Tokenizer.from_str(definition)
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(f"not a usable tokenizer definition: {error}") from error
+    encoder.no_truncation()
+    encoder.no_padding()
+    return encoder
+
+
+def _encode(encoder: tokenizers.Tokenizer, text: str, special: bool) -> list[int]:
+    try:
+        return list(encoder.encode(text, add_special_tokens=special).ids)
+    except (UnicodeEncodeError, TypeError) as error:
+        raise TokenizerError(f"text: not encodable as UTF-8: {error}") from error
+
+
+def _normalize(
+    encoder: tokenizers.Tokenizer, added: Mapping[int, tokenizers.AddedToken]
+) -> Callable[[str], str] | None:
+    """The normalizer, if some control string is looked for in normalized text."""
+    normalizer = encoder.normalizer
+    if normalizer is None or not any(token.special and token.normalized for token in added.values()):
+        return None
+    return lambda text: str(normalizer.normalize_str(text))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"{path}: cannot be read: {error}") from error
+
+
+def _read_object(path: Path) -> Mapping[str, object]:
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(_read(path))
+    except ValueError as error:
+        raise TokenizerError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise TokenizerError(f"{path}: not a JSON object")
+    return value
