@@ -1,0 +1,49 @@
+# Two commands matter: `make run` and `make test`. Both set up everything they need.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+SOURCES := core text engine rpc capacity kv_transfer worker router prefill_worker decode_worker services sim baton bench tests
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test check format proto bench soak clean
+
+help:
+	@echo "make run      set up, start the fleet on the default model, answer a sample question, serve until Ctrl-C"
+	@echo "make test     set up, run every check and every test"
+	@echo "make check    format, lint, types, stubs and house rules"
+	@echo "make install  only set up .venv, the models included"
+	@echo "make bench    measure; make soak: the long tests; make proto: regenerate stubs"
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml deploy/install.sh
+	@deploy/install.sh $(VENV)
+
+run: install
+	@exec $(VENV)/bin/baton up $(ARGS)
+
+check: install
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(PYTHON) -m pytest tests/test_tidy.py tests/test_protos.py
+
+test: check
+	@$(PYTHON) -m pytest tests $(ARGS)
+
+format: install
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+proto: install
+	@PYTHON=$(PYTHON) proto/generate.sh
+
+bench: install
+	@$(PYTHON) -m bench.engine $(ARGS)
+
+soak: install
+	@BATON_SOAK=1 $(PYTHON) -m pytest tests -m soak $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
