@@ -64,8 +64,17 @@ SHELLS = (
 
 SHELL_NAMES = ("service.py", "http.py", "app.py", "grpc_api.py")
 
-TORCH = ("engine/torch_backend.py", "engine/native_backend.py", "engine/backends.py", "engine/sampler.py",
-         "engine/models/", "engine/kernels/", "kv_transfer/gloo_lane.py", "kv_transfer/lanes.py", "bench/")  # fmt: skip
+TORCH = (
+    "engine/torch_backend.py",
+    "engine/native_backend.py",
+    "engine/backends.py",
+    "engine/sampler.py",
+    "engine/models/",
+    "engine/kernels/",
+    "kv_transfer/gloo_lane.py",
+    "kv_transfer/lanes.py",
+    "bench/",
+)
 
 LINES_MAX = 400
 
@@ -120,10 +129,11 @@ def faults(path: str, source: str) -> list[str]:
         found.append(f"{path}:1: no docstring; say in one sentence what this file decides")
     if len(source.splitlines()) > LINES_MAX:
         found.append(f"{path}:1: over {LINES_MAX} lines; a file holds one noun, split it")
+    loops = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For | ast.comprehension)]
     found += [
-        f"{path}:{node.lineno}: iterates a set; order is chosen, sort it"
-        for node in ast.walk(tree)
-        if over_a_set(node)
+        f"{path}:{over.lineno}: iterates a set; order is chosen, sort it"
+        for over in loops
+        if over_a_set(over)
     ]
     for number, text in enumerate(source.splitlines(), 1):
         if any(word in text for word in ("TO" + "DO", "FIX" + "ME", "X" + "XX")):
@@ -131,10 +141,7 @@ def faults(path: str, source: str) -> list[str]:
     return found
 
 
-def over_a_set(node: ast.AST) -> bool:
-    if not isinstance(node, ast.For | ast.comprehension):
-        return False
-    over = node.iter
+def over_a_set(over: ast.expr) -> bool:
     return isinstance(over, ast.Set | ast.SetComp) or (
         isinstance(over, ast.Call)
         and isinstance(over.func, ast.Name)
