@@ -18,6 +18,7 @@ from a closed list and are never marked.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 
 _STAND_IN_OPEN, _STAND_IN_CLOSE, _MARK = "\ufdd0", "\ufdd1", "\ufdd2"
 _RESERVED = str.maketrans(dict.fromkeys((_STAND_IN_OPEN, _STAND_IN_CLOSE, _MARK), "\ufffd"))
@@ -32,9 +33,7 @@ def stand_in(token_id: int) -> str:
 class ControlGuard:
     """Marks control strings in what a client wrote, and tells the template's own from them."""
 
-    def __init__(
-        self, token_id_of: Mapping[str, int], normalize: Callable[[str], str] | None = None
-    ) -> None:
+    def __init__(self, token_id_of: Mapping[str, int], normalize: Callable[[str], str] | None = None) -> None:
         """`token_id_of` maps each control string to its token.
 
         A control string of one character cannot be marked and is left out. `normalize` is given where the
@@ -95,7 +94,7 @@ class ControlGuard:
         text = text.translate(_RESERVED)
         cuts = [match.start() + 1 for match in self._control_starts.finditer(text)]
         borders = [0, *cuts, len(text)]
-        return _MARK.join(text[start:end] for start, end in zip(borders, borders[1:], strict=False))
+        return _MARK.join(text[start:end] for start, end in pairwise(borders))
 
 
 def _by_first(parts: Iterable[str]) -> dict[str, list[str]]:

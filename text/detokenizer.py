@@ -12,9 +12,9 @@ class Detokenizer:
     """Turns one choice's tokens into text as they come, whole characters only.
 
     Everything `push` and `flush` return, joined, equals `Tokenizer.decode` of all tokens. For byte-level
-    vocabularies that is also what the tokenizers library decodes; with sentencepiece byte fallback the library
-    makes U+FFFD of every byte in a run of byte tokens with an error, which takes back good characters, so
-    here only the invalid bytes become U+FFFD.
+    vocabularies that is also what the tokenizers library decodes. With sentencepiece byte fallback the
+    library makes U+FFFD of every byte in a run of byte tokens that has an error, which would take back good
+    characters already shown; here only the invalid bytes become U+FFFD.
     """
 
     __slots__ = ("_at_start", "_decoder", "_pending", "_texts", "_tokenizer")
@@ -46,9 +46,9 @@ class Detokenizer:
         return self._decoder.decode(b"", final=True)
 
     def _push_bytes(self, token_id: int) -> str:
+        token = self._tokenizer.token_bytes(token_id)
         if self._tokenizer.is_special(token_id):
             return ""
-        token = self._tokenizer.token_bytes(token_id)
         if self._at_start and token:
             token = self._without_leading_space(token)
         text = self._decoder.decode(token)

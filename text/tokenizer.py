@@ -32,6 +32,8 @@ class Tokenizer:
         self._check_twin()
         self._rules = piece_rules(json.loads(definition).get("decoder"))
         self._bytes: dict[int, bytes] = {}
+        self.whole_texts: dict[int, str] = {}
+        """Text of those tokens met so far that are whole characters; "" for control tokens."""
         self.vocab_size: int = max(self._encoder.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the highest token id; a model's logits may be wider."""
         self.eos_token_ids = self._named_ids(configs, "eos")
@@ -71,7 +73,7 @@ class Tokenizer:
         return _encode(self._literal, self.control_guard.reveal(rendered), False)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of the tokens, control tokens as nothing, invalid UTF-8 as U+FFFD (one per maximal subpart)."""
+        """Text of the tokens; control tokens are nothing, invalid UTF-8 is U+FFFD as in bytes.decode."""
         shown = [token_id for token_id in token_ids if not self.is_special(token_id)]
         if not self._rules.streams:
             return self._encoder.decode(shown)
@@ -89,9 +91,12 @@ class Tokenizer:
         if (known := self._bytes.get(token_id)) is not None:
             return known
         piece = self._encoder.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
-        made = b"" if piece is None else self._piece_bytes(token_id, piece)
-        if piece is not None:
-            self._bytes[token_id] = made
+        if piece is None:
+            return b""
+        special = token_id in self._special
+        made = self._bytes[token_id] = piece.encode() if special else self._rules.piece_bytes(piece)
+        if special or _is_utf8(made):
+            self.whole_texts[token_id] = "" if special else made.decode()
         return made
 
     def token_text(self, token_id: int) -> str:
@@ -112,20 +117,19 @@ class Tokenizer:
         """Whether text can be decoded token by token."""
         return self._rules.streams
 
-    def _piece_bytes(self, token_id: int, piece: str) -> bytes:
-        return piece.encode() if token_id in self._special else self._rules.piece_bytes(piece)
-
     def _check_twin(self) -> None:
         for token_id, content in self._special.items():
             if self._literal.token_to_id(stand_in(token_id)) != token_id:
-                raise TokenizerError(f"added_tokens: {content!r} does not have id {token_id} in the vocabulary")
+                raise TokenizerError(f"added_tokens: {content!r} is not token {token_id} of the vocabulary")
 
     def _named_ids(self, configs: Sequence[Mapping[str, object]], name: str) -> tuple[int, ...]:
         """All ids the configs give for `name`_token_id (int or list) or `name`_token, first named first."""
         found: list[int] = []
         for config in configs:
             value = config.get(f"{name}_token_id")
-            found.extend(item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int))
+            found.extend(
+                item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int)
+            )
             token = config.get(f"{name}_token")
             content = token.get("content") if isinstance(token, Mapping) else token
             if isinstance(content, str):
@@ -163,6 +167,14 @@ def _normalize(
     if normalizer is None or not any(token.special and token.normalized for token in added.values()):
         return None
     return lambda text: str(normalizer.normalize_str(text))
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _read(path: Path) -> str:
