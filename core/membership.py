@@ -168,7 +168,8 @@ class Membership:
 
 
 LOAD_BOUND = 1.25
-"""A home takes at most this much more than the mean (Mirrokni et al., Consistent Hashing with Bounded Loads)."""
+"""A home takes at most this much more than the mean (Mirrokni, Thorup, Zadimoghaddam: consistent hashing
+with bounded loads, 2016)."""
 
 
 def home_router(
@@ -196,4 +197,4 @@ def home_router(
 
 
 def _weight(router: str, key: bytes) -> bytes:
-    return hashlib.blake2b(key, digest_size=8, key=router.encode()[:64]).digest()
+    return hashlib.blake2b(router.encode() + b"\0" + key, digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""When recorded frames reach the disk: a shell with its own thread, so that a decision never waits for one."""
+"""When recorded frames reach the disk: a shell with its own thread, so that no decision waits for one."""
 
 import threading
 from pathlib import Path
@@ -20,23 +20,26 @@ class RecordingFile:
         self._file = path.open("wb", buffering=0)
         self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self._lock = threading.Lock()
+        self._pending_lock = threading.Lock()
+        """Held for an append or a swap, never while the disk is busy."""
+        self._file_lock = threading.Lock()
         self._closing = threading.Event()
         self.error: str | None = None
         self._thread = threading.Thread(target=self._flush_until_closed, name="recording", daemon=True)
         self._thread.start()
 
     def write(self, frame: bytes) -> None:
-        self._pending.append(frame)
-        self._pending_bytes += len(frame)
+        with self._pending_lock:
+            self._pending.append(frame)
+            self._pending_bytes += len(frame)
         if self._pending_bytes > PENDING_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
-        with self._lock:
-            # One assignment swaps the list: an append on another thread lands in the old or the new one whole.
-            frames, self._pending = self._pending, []
-            self._pending_bytes = 0
+        with self._file_lock:
+            with self._pending_lock:
+                frames, self._pending = self._pending, []
+                self._pending_bytes = 0
             if frames and self.error is None:
                 self._store(b"".join(frames))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from core.recorder import HEADER_WORD, digest, digest_raised, frames
+from core.recorder import FRAME, HEADER_WORD, digest, digest_raised, frames
 
 Registry = Mapping[str, Callable[..., object]]
 """Class path to what rebuilds the object from its recorded constructor arguments."""
@@ -63,7 +63,7 @@ def replay(data: bytes, registry: Registry, mismatches_max: int = 100) -> Replay
     mismatches: list[Mismatch] = []
     events, bytes_read = 0, 0
     for record, payload in enumerate(frames(data)):
-        bytes_read += len(payload) + 8
+        bytes_read += len(payload) + FRAME.size
         fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
         if len(fields) == 4 and msgspec.msgpack.decode(fields[0]) == HEADER_WORD:
             name = msgspec.msgpack.decode(fields[1], type=str)
