@@ -1,0 +1,56 @@
+"""Which backend runs a model on this machine, and how many KV blocks it gets."""
+
+from pathlib import Path
+
+import torch
+
+from engine.models.checkpoint import load_config
+from engine.models.config import ModelConfig
+from engine.models.weights import load_weights
+from engine.plan import Backend, KvLayout
+from engine.torch_backend import TorchBackend, free_bytes
+
+POOL_TOKENS_MAX = 65_536
+POOL_BYTES_MAX = {"cpu": 2 << 30, "cuda": 64 << 30}
+POOL_SHARE = {"cpu": 8, "cuda": 2}
+"""One part in so many of the free memory: on a laptop other workers and programs live beside us."""
+
+
+def open_backend(
+    folder: Path, *, dtype: str, device: str, block_size: int, blocks: int, threads: int
+) -> Backend:
+    """Load the model in folder and allocate its pool.
+
+    dtype is "float32" or "bfloat16", device "cpu" or "cuda". Raises ModelError (model files),
+    EngineMemoryError (the blocks do not fit) or ValueError naming the argument.
+    """
+    _check(device=device, block_size=block_size, blocks=blocks, threads=threads)
+    config = load_config(folder)
+    weights = load_weights(folder, dtype)
+    return TorchBackend(
+        config,
+        weights,
+        dtype=dtype,
+        device=device,
+        block_size=block_size,
+        blocks=blocks,
+        threads=threads,
+    )
+
+
+def default_blocks(config: ModelConfig, *, dtype: str, device: str, block_size: int) -> int:
+    """Blocks for a pool of POOL_TOKENS_MAX tokens, or fewer where memory is short; at least 1."""
+    one = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, 1)
+    budget = min(POOL_BYTES_MAX[device], free_bytes(torch.device(device)) // POOL_SHARE[device])
+    tokens = min(POOL_TOKENS_MAX, budget // one.bytes_per_token)
+    return max(1, tokens // block_size)
+
+
+def _check(*, device: str, block_size: int, blocks: int, threads: int) -> None:
+    if device not in POOL_BYTES_MAX:
+        raise ValueError(f"device: {device} is not supported ({', '.join(POOL_BYTES_MAX)} are)")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: cuda asked for, but this machine or this torch has none")
+    for name, value in (("block_size", block_size), ("blocks", blocks), ("threads", threads)):
+        if value < 1:
+            raise ValueError(f"{name}: {value} given, must be at least 1")

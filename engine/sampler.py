@@ -1,0 +1,171 @@
+"""Which token is drawn from a row of logits.
+
+A row is treated alone, on one thread, so its token cannot depend on the rows beside it. The random
+number is a function of (seed, choice, position): nothing to ship at a hand-off, nothing to lose in a
+preemption.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from core.sampling import SamplingParams
+from engine.plan import Sampled, SampleSpec
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+SORTED_FIRST = (256, 4096)
+"""How many of the likeliest tokens are sorted before trying more: a draw rarely needs the tail."""
+WORD = (1 << 64) - 1
+
+
+def sample(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampled]:
+    """Draw one token per spec; logits is [len(specs), vocab_size] float32, row i for specs[i].
+
+    Order: log probabilities from the raw logits; then min_tokens, logit_bias, the three penalties;
+    then the likeliest token (temperature 0; ties to the lowest id), or temperature, min_p, top_k,
+    top_p and one draw.
+    """
+    if len(specs) != len(logits):
+        raise ValueError(f"specs: {len(specs)} given for {len(logits)} rows of logits")
+    if not specs:
+        return []
+    if all(_is_plain_greedy(spec) for spec in specs):
+        # argmax answers the first of equal maxima, as promised to clients.
+        return [Sampled(spec.choice, int(token)) for spec, token in zip(specs, logits.argmax(-1).tolist(), strict=True)]
+    rows = logits.detach().cpu().numpy()
+    return [_sample_row(row, spec) for row, spec in zip(rows, specs, strict=True)]
+
+
+def uniform(seed: int, choice: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits, fixed by its three arguments.
+
+    Each argument is absorbed by one round of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+    pseudorandom number generators", 2014), used as a counter-based generator.
+    """
+    state = 0
+    for word in (seed, choice, position):
+        state = _mix((state ^ (word & WORD)) + 0x9E3779B97F4A7C15)
+    return (state >> 11) / (1 << 53)
+
+
+def _mix(word: int) -> int:
+    word &= WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+    return word ^ (word >> 31)
+
+
+def _is_plain_greedy(spec: SampleSpec) -> bool:
+    params = spec.params
+    return (
+        params.temperature == 0.0
+        and params.logprobs is None
+        and not params.logit_bias
+        and not params.needs_history
+        and not _bans_stops(spec)
+    )
+
+
+def _bans_stops(spec: SampleSpec) -> bool:
+    return spec.output_count < spec.params.min_tokens and bool(spec.params.stop_token_ids)
+
+
+def _sample_row(raw: Floats, spec: SampleSpec) -> Sampled:
+    logits = _adjusted(raw, spec)
+    if spec.params.temperature == 0.0:
+        token = int(logits.argmax())
+    else:
+        token = _draw(logits, spec.params, uniform(spec.seed, spec.choice, spec.position))
+    if spec.params.logprobs is None:
+        return Sampled(spec.choice, token)
+    return _with_logprobs(raw, spec, token)
+
+
+def _with_logprobs(raw: Floats, spec: SampleSpec, token: int) -> Sampled:
+    wide = raw.astype(np.float64)
+    highest = wide.max()
+    logprobs = wide - (highest + np.log(np.exp(wide - highest).sum()))
+    likeliest = _likeliest(raw, spec.params.logprobs or 0)
+    top = tuple((int(index), float(logprobs[index])) for index in likeliest)
+    return Sampled(spec.choice, token, float(logprobs[token]), top)
+
+
+def _adjusted(raw: Floats, spec: SampleSpec) -> Floats:
+    """The logits a token is chosen from, float32, a copy."""
+    params, logits = spec.params, raw.copy()
+    for token, bias in params.logit_bias:
+        if 0 <= token < len(logits):
+            logits[token] += np.float32(bias)
+    if params.needs_history:
+        _penalize(logits, spec)
+    if _bans_stops(spec):
+        logits[[token for token in params.stop_token_ids if 0 <= token < len(logits)]] = -np.inf
+    return logits
+
+
+def _penalize(logits: Floats, spec: SampleSpec) -> None:
+    """Repetition as in CTRL (arXiv:1909.05858, section 4.1), frequency and presence as in the OpenAI API."""
+    params = spec.params
+    seen = np.unique(np.asarray(spec.prompt_tokens + spec.output_tokens, dtype=np.int64))
+    factor = np.float32(params.repetition_penalty)
+    logits[seen] = np.where(logits[seen] > 0, logits[seen] / factor, logits[seen] * factor)
+    output, counts = np.unique(np.asarray(spec.output_tokens, dtype=np.int64), return_counts=True)
+    logits[output] -= np.float32(params.frequency_penalty) * counts.astype(np.float32)
+    logits[output] -= np.float32(params.presence_penalty)
+
+
+def _draw(logits: Floats, params: SamplingParams, number: float) -> int:
+    """Inverse of the cumulative distribution over the kept tokens, likeliest first, ties by id."""
+    highest = logits.max()
+    weights = np.exp((logits - highest).astype(np.float64) / params.temperature)
+    kept = _count_kept(weights, params)
+    total = float(weights.sum())
+    for size in (*SORTED_FIRST, len(logits)):
+        order = _likeliest(logits, min(size, kept))
+        token = _draw_sorted(order, weights[order], params, number, total, kept)
+        if token is not None:
+            return token
+    raise AssertionError("the last attempt sorts every kept token")
+
+
+def _count_kept(weights: Doubles, params: SamplingParams) -> int:
+    """How many of the likeliest tokens min_p and top_k leave; the likeliest weighs 1."""
+    kept = int((weights >= params.min_p).sum()) if params.min_p > 0.0 else len(weights)
+    return min(kept, params.top_k) if params.top_k > 0 else kept
+
+
+def _draw_sorted(
+    order: Ints, weights: Doubles, params: SamplingParams, number: float, total: float, kept: int
+) -> int | None:
+    """None if the answer may lie beyond the tokens sorted so far."""
+    cumulative = np.cumsum(weights)
+    is_complete = len(order) >= kept
+    if params.min_p > 0.0 or params.top_k > 0:
+        if not is_complete:
+            return None
+        total = float(cumulative[-1])
+    if params.top_p < 1.0:
+        crossing = int(np.searchsorted(cumulative, params.top_p * total))
+        if crossing >= len(order) and not is_complete:
+            return None
+        total = float(cumulative[min(crossing, len(order) - 1)])
+    index = int(np.searchsorted(cumulative, number * total, side="right"))
+    if index >= len(order):
+        return int(order[-1]) if is_complete else None
+    return int(order[index])
+
+
+def _likeliest(logits: Floats, count: int) -> Ints:
+    """Ids of the count greatest logits, greatest first, ties by id."""
+    if count >= len(logits):
+        return np.argsort(-logits, kind="stable")
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    least = np.partition(logits, len(logits) - count)[len(logits) - count]
+    candidates = np.flatnonzero(logits >= least)
+    return candidates[np.argsort(-logits[candidates], kind="stable")][:count]
