@@ -14,6 +14,8 @@
 
 namespace baton {
 
+constexpr int kThreadsMax = 64;
+
 struct Range {
   int first, last;
 };

@@ -1,0 +1,178 @@
+// Which thread attends to what: decode rows and prefill chunks of a step as one list of units.
+//
+// A tile is up to 8 queries (token, head of the KV head's group) of one row: all heads that share a KV
+// head read its pages once. A unit is a tile, or where tiles are too few for the threads one 512-token
+// segment of a tile; either way each segment is computed alone and merged in order, so the choice does
+// not show in the result. Threads draw units from a counter, longest rows first.
+#pragma once
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "attend.hpp"
+#include "threads.hpp"
+
+namespace baton {
+
+// One row of the step: `tokens` consecutive positions from `start`, at `first_token` of the step.
+struct RowView {
+  int first_token, tokens, start;
+  const int32_t* table;
+};
+
+constexpr int kPartialMax = 2048;
+
+template <class Type>
+class Attention {
+ public:
+  using Element = typename Type::Element;
+
+  Attention(int layers, int heads, int kv_heads, int head_dim, int tokens_max)
+      : heads_(heads), kv_heads_(kv_heads), head_dim_(head_dim), drawn_(new std::atomic<int>[layers]), layers_(layers) {
+    const int tiles_max = tokens_max * (heads / kv_heads);
+    tiles_.reserve(tiles_max);
+    units_.reserve(std::max(tiles_max, kPartialMax));
+  }
+
+  void carve(Arena& arena) { partials_ = arena.carve<float>(kPartialMax * Softmax::floats(head_dim_)); }
+
+  // Called once per step, by one thread.
+  void plan(const std::vector<RowView>& rows, int threads) {
+    const int group = heads_ / kv_heads_;
+    tiles_.clear();
+    units_.clear();
+    int segments = 0;
+    for (const RowView& row : rows) {
+      const int queries = row.tokens * group;
+      const int tiles = (queries + kQueries - 1) / kQueries;
+      for (int tile = tiles - 1; tile >= 0; --tile) {
+        const Range part = share_of(queries, tile, tiles);
+        const int visible = row.start + (part.last - 1) / group + 1;
+        const int needed = (visible + kSegmentTokens - 1) / kSegmentTokens;
+        tiles_.push_back({&row, part.first, part.last - part.first, segments, needed});
+        segments += needed;
+      }
+    }
+    const int tiles = int(tiles_.size());
+    split_ = segments > tiles && tiles * kv_heads_ < 4 * threads && segments * kv_heads_ <= kPartialMax;
+    for (int tile = 0; tile < tiles; ++tile) {
+      for (int segment = 0; segment < (split_ ? tiles_[tile].segments : 1); ++segment) units_.push_back({tile, segment});
+    }
+    for (int layer = 0; layer < layers_; ++layer) drawn_[layer].store(0, std::memory_order_relaxed);
+  }
+
+  // q, out: [token][heads][head_dim], `stride` elements between tokens. Called by every thread.
+  void run(int layer, const KvPool<Type>& pool, const Element* q, Element* out, size_t stride, int thread,
+           Threads& threads) {
+    const int count = int(units_.size()) * kv_heads_;
+    for (int drawn; (drawn = drawn_[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
+      const Unit& unit = units_[drawn / kv_heads_];
+      attend(layer, pool, q, out, stride, unit, drawn % kv_heads_);
+    }
+    if (!split_) return;
+    threads.barrier();
+    const Range mine = share_of(int(tiles_.size()) * kv_heads_, thread, threads.count());
+    for (int index = mine.first; index < mine.last; ++index) {
+      gather(tiles_[index / kv_heads_], index % kv_heads_, out, stride);
+    }
+  }
+
+ private:
+  struct Tile {
+    const RowView* row;
+    int first, queries;  // in the row's (token, head of the group) order
+    int first_segment, segments;
+  };
+  struct Unit {
+    int tile, segment;
+  };
+
+  Softmax partial(const Tile& tile, int segment, int head) const {
+    const size_t index = size_t(tile.first_segment + segment) * kv_heads_ + head;
+    return Softmax::at(partials_ + index * Softmax::floats(head_dim_));
+  }
+
+  void attend(int layer, const KvPool<Type>& pool, const Element* q, Element* out, size_t stride,
+              const Unit& unit, int head) const {
+    const Tile& tile = tiles_[unit.tile];
+    alignas(kLine) float memory[2][kQueries * (kHeadDimMax + 2)];
+    Queries<Type> queries;
+    load(tile, head, q, stride, queries);
+    if (split_) {
+      const Softmax part = partial(tile, unit.segment, head);
+      part.clear(tile.queries, head_dim_);
+      dispatch(tile, queries, pool, layer, head, unit.segment, part);
+      return;
+    }
+    const Softmax all = Softmax::at(memory[0]);
+    const Softmax part = Softmax::at(memory[1]);
+    all.clear(tile.queries, head_dim_);
+    for (int segment = 0; segment < tile.segments; ++segment) {
+      part.clear(tile.queries, head_dim_);
+      dispatch(tile, queries, pool, layer, head, segment, part);
+      merge(all, part, tile.queries, head_dim_);
+    }
+    store(tile, head, all, out, stride);
+  }
+
+  void gather(const Tile& tile, int head, Element* out, size_t stride) const {
+    alignas(kLine) float memory[kQueries * (kHeadDimMax + 2)];
+    const Softmax all = Softmax::at(memory);
+    all.clear(tile.queries, head_dim_);
+    for (int segment = 0; segment < tile.segments; ++segment) {
+      merge(all, partial(tile, segment, head), tile.queries, head_dim_);
+    }
+    store(tile, head, all, out, stride);
+  }
+
+  size_t offset(const Tile& tile, int query, int head, size_t stride) const {
+    const int group = heads_ / kv_heads_;
+    const int flat = tile.first + query;
+    return (tile.row->first_token + flat / group) * stride + size_t(head * group + flat % group) * head_dim_;
+  }
+
+  void load(const Tile& tile, int head, const Element* q, size_t stride, Queries<Type>& to) const {
+    to.scale = 1.44269504f / std::sqrt(float(head_dim_));
+    for (int query = 0; query < tile.queries; ++query) {
+      std::copy_n(q + offset(tile, query, head, stride), head_dim_, to.values + query * kHeadDimMax);
+      to.visible[query] = tile.row->start + (tile.first + query) / (heads_ / kv_heads_) + 1;
+    }
+    to.visible_max = to.visible[tile.queries - 1];
+  }
+
+  void store(const Tile& tile, int head, const Softmax& from, Element* out, size_t stride) const {
+    for (int query = 0; query < tile.queries; ++query) {
+      const __m512 total = _mm512_set1_ps(from.total[query]);
+      for (int dim = 0; dim < head_dim_; dim += kLanes) {
+        Type::narrow(out + offset(tile, query, head, stride) + dim, 0xFFFF,
+                     _mm512_div_ps(_mm512_loadu_ps(from.sums + query * head_dim_ + dim), total));
+      }
+    }
+  }
+
+  void dispatch(const Tile& tile, const Queries<Type>& queries, const KvPool<Type>& pool, int layer, int head,
+                int segment, const Softmax& state) const {
+    const int32_t* table = tile.row->table;
+    switch (tile.queries) {
+      case 1: return attend_segment<Type, 1>(queries, pool, table, layer, head, segment, state);
+      case 2: return attend_segment<Type, 2>(queries, pool, table, layer, head, segment, state);
+      case 3: return attend_segment<Type, 3>(queries, pool, table, layer, head, segment, state);
+      case 4: return attend_segment<Type, 4>(queries, pool, table, layer, head, segment, state);
+      case 5: return attend_segment<Type, 5>(queries, pool, table, layer, head, segment, state);
+      case 6: return attend_segment<Type, 6>(queries, pool, table, layer, head, segment, state);
+      case 7: return attend_segment<Type, 7>(queries, pool, table, layer, head, segment, state);
+      default: return attend_segment<Type, 8>(queries, pool, table, layer, head, segment, state);
+    }
+  }
+
+  int heads_, kv_heads_, head_dim_;
+  bool split_ = false;
+  std::vector<Tile> tiles_;
+  std::vector<Unit> units_;
+  std::unique_ptr<std::atomic<int>[]> drawn_;
+  int layers_;
+  float* partials_ = nullptr;
+};
+
+}  // namespace baton

@@ -1,0 +1,341 @@
+"""A model on the native CPU kernels: what a step's plan becomes there."""
+
+import ctypes
+import time
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+
+from engine.kernels import build
+from engine.kernels.binding import PHASES, Batch, Shape, Slot, open_library
+from engine.models.config import ModelConfig
+from engine.models.rotary import inverse_frequencies
+from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
+from engine.sampler import sample
+
+TOKENS_MAX = 512
+SAMPLES_MAX = 64
+"""Of one pass over the weights: a larger step is computed in several, with the same result."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes the backend holds, all taken at its start."""
+
+    weights: int
+    kv: int
+    workspace: int
+    weights_read_per_step: int
+    """Of the weights, what one decode step must read: all but the embedding table."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Tokens first .. last of a row of the plan; the last piece of a row samples."""
+
+    index: int
+    row: Row
+    first: int
+    last: int
+
+    @property
+    def samples(self) -> tuple[SampleSpec, ...]:
+        return self.row.samples if self.last == len(self.row.tokens) else ()
+
+
+class NativeBackend:
+    """Backend on engine/kernels; bit-exact for any batch, chunking, paging and thread count."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, torch.Tensor],
+        *,
+        dtype: str,
+        block_size: int,
+        blocks: int,
+        threads: int,
+        progress: build.Progress = print,
+    ) -> None:
+        """Packs weights (Hugging Face names, any dtype) and takes all memory.
+
+        Raises ValueError for a shape the kernels do not support, OSError if they cannot be built,
+        MemoryError if the pools do not fit.
+        """
+        if reason := build.unavailable(dtype):
+            raise OSError(reason)
+        _check_shape(config, block_size, blocks, threads)
+        self.layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
+        self._config = config
+        self._library = open_library(progress)
+        shape = _shape_of(config, block_size, blocks)
+        self._model = self._library.baton_create(ctypes.byref(shape), dtype == "bfloat16", threads)
+        if not self._model:
+            raise MemoryError(f"the native backend's pools do not fit (blocks = {blocks})")
+        self._load(weights, DTYPES[dtype])
+        self._logits = torch.zeros((SAMPLES_MAX, config.vocab_size), dtype=torch.float32)
+        self._argmax = array("i", [0] * SAMPLES_MAX)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Zero, copy, compute, sample. Raises ValueError for a token or block that does not exist."""
+        started_ns = time.perf_counter_ns()
+        self._check(plan)
+        for block in plan.zero_blocks:
+            self._library.baton_zero_block(self._model, block)
+        for source, destination in plan.copy_blocks:
+            self._library.baton_copy_block(self._model, source, destination)
+        sampled: list[tuple[Sampled, ...]] = [()] * len(plan.rows)
+        for pieces in _passes(plan.rows):
+            self._run(pieces, sampled)
+        return StepResult(plan.step, tuple(sampled), (time.perf_counter_ns() - started_ns) // 1000)
+
+    def score(self, row: Row) -> torch.Tensor:
+        """Logits [len(row.tokens), vocab_size] float32 after each token of the row; writes its KV as a step does."""
+        self._check(StepPlan(0, (), (), (row,)))
+        parts = []
+        for first in range(0, len(row.tokens), SAMPLES_MAX):
+            piece = _Piece(0, row, first, min(len(row.tokens), first + SAMPLES_MAX))
+            count = piece.last - first
+            self._forward([piece], range(count), [True] * count)
+            parts.append(self._logits[:count].clone())
+        return torch.cat(parts)
+
+    def read_kv(self, block_table: tuple[int, ...], start: int, stop: int) -> bytes:
+        payload = bytearray((stop - start) * self.layout.bytes_per_token)
+        wire = (ctypes.c_char * len(payload)).from_buffer(payload)
+        table = self._table(block_table, start, stop)
+        self._library.baton_read_kv(self._model, _address(table), start, stop, ctypes.addressof(wire))
+        return bytes(payload)
+
+    def write_kv(
+        self, block_table: tuple[int, ...], start: int, stop: int, payload: bytes | memoryview
+    ) -> None:
+        expected = (stop - start) * self.layout.bytes_per_token
+        view = memoryview(payload).cast("B")
+        if len(view) != expected:
+            raise ValueError(f"payload: {len(view)} bytes, tokens {start}..{stop} have {expected}")
+        table = self._table(block_table, start, stop)
+        wire = (
+            torch.frombuffer(bytearray(view), dtype=torch.uint8)
+            if expected
+            else torch.zeros(1, dtype=torch.uint8)
+        )
+        self._library.baton_write_kv(self._model, _address(table), start, stop, wire.data_ptr())
+
+    def set_threads(self, threads: int) -> None:
+        """Between steps; changes no result."""
+        self._library.baton_set_threads(self._model, threads)
+
+    def footprint(self) -> Footprint:
+        sizes = (ctypes.c_uint64 * 4)()
+        self._library.baton_sizes(self._model, sizes)
+        weights, kv, workspace, read = (int(size) for size in sizes)
+        logits = self._logits.numel() * self._logits.element_size()
+        return Footprint(weights, kv, workspace + logits, read)
+
+    def take_phases(self) -> dict[str, int]:
+        """Processor cycles of each phase of the forward, since last asked."""
+        cycles = (ctypes.c_uint64 * len(PHASES))()
+        self._library.baton_take_phases(self._model, cycles)
+        return dict(zip(PHASES, (int(count) for count in cycles), strict=True))
+
+    def close(self) -> None:
+        """Gives all memory back; nothing may be called after it but close."""
+        if self._model:
+            self._library.baton_destroy(self._model)
+            self._model = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self.close()
+
+    def _run(self, pieces: Sequence[_Piece], sampled: list[tuple[Sampled, ...]]) -> None:
+        """One pass: computes pieces, and draws for those that end their row."""
+        ending: list[_Piece] = []
+        last_tokens: list[int] = []
+        tokens = 0
+        for piece in pieces:
+            tokens += piece.last - piece.first
+            if piece.samples:
+                ending.append(piece)
+                last_tokens.append(tokens - 1)
+        greedy = [all(map(_is_greedy, piece.samples)) for piece in ending]
+        self._forward(pieces, last_tokens, [not is_greedy for is_greedy in greedy])
+        self._draw(ending, greedy, sampled)
+
+    def _forward(
+        self, pieces: Sequence[_Piece], sample_tokens: Sequence[int], wants_logits: Sequence[bool]
+    ) -> None:
+        """Fills _argmax, and _logits where wanted, for each of sample_tokens (numbers within the pass)."""
+        row_first, table_first = array("i", [0]), array("i", [0])
+        for piece in pieces:
+            row_first.append(row_first[-1] + piece.last - piece.first)
+            table_first.append(table_first[-1] + len(piece.row.block_table))
+        arrays = {
+            "tokens": array(
+                "i", chain.from_iterable(piece.row.tokens[piece.first : piece.last] for piece in pieces)
+            ),
+            "row_first": row_first,
+            "row_start": array("i", [piece.row.start + piece.first for piece in pieces]),
+            "table_first": table_first,
+            "tables": array("i", chain.from_iterable(piece.row.block_table for piece in pieces)),
+            "sample_tokens": array("i", sample_tokens),
+            "wants_logits": array("i", wants_logits),
+            "argmax": self._argmax,
+        }
+        addresses = {name: values.buffer_info()[0] for name, values in arrays.items()}
+        batch = Batch(len(pieces), len(sample_tokens), logits=self._logits.data_ptr(), **addresses)
+        self._library.baton_forward(self._model, ctypes.byref(batch))
+
+    def _draw(
+        self, ending: Sequence[_Piece], greedy: Sequence[bool], sampled: list[tuple[Sampled, ...]]
+    ) -> None:
+        """Greedy choices took their token in the kernels; the sampler draws for all others at once."""
+        specs: list[SampleSpec] = []
+        rows: list[int] = []
+        for position, (piece, is_greedy) in enumerate(zip(ending, greedy, strict=True)):
+            if is_greedy:
+                token = self._argmax[position]
+                sampled[piece.index] = tuple(Sampled(spec.choice, token) for spec in piece.samples)
+            else:
+                specs.extend(piece.samples)
+                rows.extend([position] * len(piece.samples))
+        if not specs:
+            return
+        drawn = iter(sample(self._logits[rows], specs))
+        for piece, is_greedy in zip(ending, greedy, strict=True):
+            if not is_greedy:
+                sampled[piece.index] = tuple(next(drawn) for _ in piece.samples)
+
+    def _check(self, plan: StepPlan) -> None:
+        """The kernels trust their input: a wrong number there would be a wrong address."""
+        blocks, vocabulary, size = self.layout.blocks, self._config.vocab_size, self.layout.block_size
+        for row in plan.rows:
+            if not row.tokens or row.start < 0:
+                raise ValueError(
+                    f"rows: sequence {row.sequence} has {len(row.tokens)} tokens from {row.start}"
+                )
+            if min(row.tokens) < 0 or max(row.tokens) >= vocabulary:
+                raise ValueError(f"tokens: sequence {row.sequence} has a token outside 0..{vocabulary - 1}")
+            if len(row.block_table) * size < row.start + len(row.tokens):
+                raise ValueError(f"block_table: sequence {row.sequence} has too few blocks for its tokens")
+            if min(row.block_table) < 0 or max(row.block_table) >= blocks:
+                raise ValueError(
+                    f"block_table: sequence {row.sequence} names a block outside 0..{blocks - 1}"
+                )
+        for block in chain(plan.zero_blocks, chain.from_iterable(plan.copy_blocks)):
+            if not 0 <= block < blocks:
+                raise ValueError(f"zero_blocks, copy_blocks: {block} is outside 0..{blocks - 1}")
+
+    def _table(self, block_table: tuple[int, ...], start: int, stop: int) -> "array[int]":
+        size = self.layout.block_size
+        if not 0 <= start <= stop <= len(block_table) * size:
+            raise ValueError(
+                f"start, stop: tokens {start}..{stop} are not in {len(block_table)} blocks of {size}"
+            )
+        if any(not 0 <= block < self.layout.blocks for block in block_table):
+            raise ValueError(f"block_table: names a block outside 0..{self.layout.blocks - 1}")
+        return array("i", block_table or (0,))
+
+    def _load(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
+        config = self._config
+
+        def put(slot: Slot, tensors: Sequence[torch.Tensor], kept: torch.dtype, layer: int = 0) -> None:
+            joined = (tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))).to(kept).contiguous()
+            self._library.baton_load(self._model, slot, layer, joined.data_ptr())
+
+        for layer in range(config.layers):
+            name = f"model.layers.{layer}"
+            qkv = [f"{name}.self_attn.{kind}_proj" for kind in ("q", "k", "v")]
+            put(Slot.QKV, [weights[f"{part}.weight"] for part in qkv], dtype, layer)
+            put(Slot.OUTPUT, [weights[f"{name}.self_attn.o_proj.weight"]], dtype, layer)
+            put(
+                Slot.GATE_UP,
+                [weights[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up")],
+                dtype,
+                layer,
+            )
+            put(Slot.DOWN, [weights[f"{name}.mlp.down_proj.weight"]], dtype, layer)
+            put(Slot.INPUT_NORM, [weights[f"{name}.input_layernorm.weight"]], torch.float32, layer)
+            put(Slot.POST_NORM, [weights[f"{name}.post_attention_layernorm.weight"]], torch.float32, layer)
+            if config.attention_bias:
+                put(Slot.QKV_BIAS, [weights[f"{part}.bias"] for part in qkv], torch.float32, layer)
+            if config.qk_norm:
+                put(Slot.QUERY_NORM, [weights[f"{name}.self_attn.q_norm.weight"]], torch.float32, layer)
+                put(Slot.KEY_NORM, [weights[f"{name}.self_attn.k_norm.weight"]], torch.float32, layer)
+        embedding = weights["model.embed_tokens.weight"]
+        put(Slot.HEAD, [embedding if config.tie_word_embeddings else weights["lm_head.weight"]], dtype)
+        if not config.tie_word_embeddings:
+            put(Slot.EMBEDDING, [embedding], dtype)
+        put(Slot.FINAL_NORM, [weights["model.norm.weight"]], torch.float32)
+        put(Slot.INVERSE_FREQUENCY, [inverse_frequencies(config)], torch.float32)
+
+
+def _passes(rows: Sequence[Row]) -> list[list[_Piece]]:
+    """Rows cut into passes of at most TOKENS_MAX tokens and SAMPLES_MAX sampling rows, in order."""
+    passes: list[list[_Piece]] = []
+    pieces: list[_Piece] = []
+    tokens = samples = 0
+    for index, row in enumerate(rows):
+        first = 0
+        while first < len(row.tokens):
+            if tokens == TOKENS_MAX or samples == SAMPLES_MAX:
+                passes.append(pieces)
+                pieces, tokens, samples = [], 0, 0
+            last = min(len(row.tokens), first + TOKENS_MAX - tokens)
+            pieces.append(_Piece(index, row, first, last))
+            tokens += last - first
+            samples += last == len(row.tokens) and bool(row.samples)
+            first = last
+    return [*passes, pieces] if pieces else passes
+
+
+def _is_greedy(spec: SampleSpec) -> bool:
+    """Whether the largest raw logit is the answer."""
+    params = spec.params
+    unforced = spec.output_count >= params.min_tokens or not params.stop_token_ids
+    plain = params.temperature == 0.0 and params.logprobs is None and not params.logit_bias
+    return plain and unforced and not params.needs_history
+
+
+def _address(values: "array[int]") -> int:
+    return values.buffer_info()[0]
+
+
+def _check_shape(config: ModelConfig, block_size: int, blocks: int, threads: int) -> None:
+    for name, value in (
+        ("hidden_size", config.hidden_size),
+        ("intermediate_size", config.intermediate_size),
+        ("head_dim", config.head_dim),
+        ("block_size", block_size),
+    ):
+        if value < 16 or value % 16:
+            raise ValueError(f"{name}: {value} is not a multiple of 16")
+    if config.head_dim > 256:
+        raise ValueError(f"head_dim: {config.head_dim} is above 256")
+    if blocks < 1 or threads < 1:
+        raise ValueError(f"blocks, threads: {blocks}, {threads} must be at least 1")
+
+
+def _shape_of(config: ModelConfig, block_size: int, blocks: int) -> Shape:
+    return Shape(
+        vocab=config.vocab_size,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        block_size=block_size,
+        blocks=blocks,
+        tokens_max=TOKENS_MAX,
+        samples_max=SAMPLES_MAX,
+        tied=config.tie_word_embeddings,
+        qkv_bias=config.attention_bias,
+        qk_norm=config.qk_norm,
+        epsilon=config.rms_norm_eps,
+    )
