@@ -154,7 +154,9 @@ def _load(definition: str) -> tokenizers.Tokenizer:
 
 def _encode(encoder: tokenizers.Tokenizer, text: str, special: bool) -> list[int]:
     try:
-        return list(encoder.encode(text, add_special_tokens=special).ids)
+        # The batch call is the one that lets other threads run, so a long prompt can be encoded beside them.
+        (encoding,) = encoder.encode_batch_fast([text], add_special_tokens=special)
+        return list(encoding.ids)
     except (UnicodeEncodeError, TypeError) as error:
         raise TokenizerError(f"text: not encodable as UTF-8: {error}") from error
 
