@@ -1,14 +1,19 @@
 """Which backend runs a model on this machine, and how many KV blocks it gets."""
 
+import sys
+from functools import cache
 from pathlib import Path
 
 import torch
 
+from engine import native_backend
+from engine.kernels import build
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
 from engine.models.weights import load_weights
+from engine.native_backend import NativeBackend
 from engine.plan import Backend, KvLayout
-from engine.torch_backend import TorchBackend, free_bytes
+from engine.torch_backend import TorchBackend, free_bytes, refuse_if_too_large
 
 POOL_TOKENS_MAX = 65_536
 POOL_BYTES_MAX = {"cpu": 2 << 30, "cuda": 64 << 30}
@@ -21,21 +26,43 @@ def open_backend(
 ) -> Backend:
     """Load the model in folder and allocate its pool.
 
+    On a CPU the native kernels serve where they can, else torch does, and says so once.
     dtype is "float32" or "bfloat16", device "cpu" or "cuda". Raises ModelError (model files),
     EngineMemoryError (the blocks do not fit) or ValueError naming the argument.
     """
     _check(device=device, block_size=block_size, blocks=blocks, threads=threads)
     config = load_config(folder)
     weights = load_weights(folder, dtype)
-    return TorchBackend(
-        config,
-        weights,
-        dtype=dtype,
-        device=device,
-        block_size=block_size,
-        blocks=blocks,
-        threads=threads,
-    )
+    arguments = {"block_size": block_size, "blocks": blocks, "threads": threads}
+    if device == "cpu":
+        if (reason := _why_not_native(config, dtype, block_size)) is None:
+            refuse_if_too_large(
+                KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks),
+                torch.device(device),
+            )
+            return NativeBackend(config, weights, dtype=dtype, progress=_say, **arguments)
+        _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
+    return TorchBackend(config, weights, dtype=dtype, device=device, **arguments)
+
+
+def _why_not_native(config: ModelConfig, dtype: str, block_size: int) -> str | None:
+    """One line, or None where the kernels are there, or now compiled, and run this model."""
+    reason = build.unavailable(dtype) or native_backend.unsupported(config, block_size)
+    if reason is None:
+        try:
+            build.ensure_built(_say)
+        except OSError as error:
+            return str(error)
+    return reason
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@cache
+def _say_once(line: str) -> None:
+    _say(line)
 
 
 def default_blocks(config: ModelConfig, *, dtype: str, device: str, block_size: int) -> int:

@@ -19,6 +19,7 @@ from engine.sampler import sample
 TOKENS_MAX = 512
 SAMPLES_MAX = 64
 """Of one pass over the weights: a larger step is computed in several, with the same result."""
+HEAD_DIM_MAX = 256
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -68,7 +69,10 @@ class NativeBackend:
         """
         if reason := build.unavailable(dtype):
             raise OSError(reason)
-        _check_shape(config, block_size, blocks, threads)
+        if reason := unsupported(config, block_size):
+            raise ValueError(reason)
+        if blocks < 1 or threads < 1:
+            raise ValueError(f"blocks, threads: {blocks}, {threads} must be at least 1")
         self.layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
         self._config = config
         self._library = open_library(progress)
@@ -94,7 +98,7 @@ class NativeBackend:
         return StepResult(plan.step, tuple(sampled), (time.perf_counter_ns() - started_ns) // 1000)
 
     def score(self, row: Row) -> torch.Tensor:
-        """Logits [len(row.tokens), vocab_size] float32 after each token of the row; writes its KV as a step does."""
+        """Logits [len(row.tokens), vocab_size] float32 after each token; writes its KV as a step does."""
         self._check(StepPlan(0, (), (), (row,)))
         parts = []
         for first in range(0, len(row.tokens), SAMPLES_MAX):
@@ -306,7 +310,8 @@ def _address(values: "array[int]") -> int:
     return values.buffer_info()[0]
 
 
-def _check_shape(config: ModelConfig, block_size: int, blocks: int, threads: int) -> None:
+def unsupported(config: ModelConfig, block_size: int) -> str | None:
+    """Which number of this model or paging the kernels cannot run, in one line; None where they can."""
     for name, value in (
         ("hidden_size", config.hidden_size),
         ("intermediate_size", config.intermediate_size),
@@ -314,11 +319,8 @@ def _check_shape(config: ModelConfig, block_size: int, blocks: int, threads: int
         ("block_size", block_size),
     ):
         if value < 16 or value % 16:
-            raise ValueError(f"{name}: {value} is not a multiple of 16")
-    if config.head_dim > 256:
-        raise ValueError(f"head_dim: {config.head_dim} is above 256")
-    if blocks < 1 or threads < 1:
-        raise ValueError(f"blocks, threads: {blocks}, {threads} must be at least 1")
+            return f"{name}: {value} is not a multiple of 16"
+    return None if config.head_dim <= HEAD_DIM_MAX else f"head_dim: {config.head_dim} is above {HEAD_DIM_MAX}"
 
 
 def _shape_of(config: ModelConfig, block_size: int, blocks: int) -> Shape:

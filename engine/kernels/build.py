@@ -49,9 +49,10 @@ def this_processor() -> Processor:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return Processor("unknown", ())
-    fields = dict(
-        reversed([tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line])
-    )
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
     return Processor(fields.get("model name", "unknown"), tuple(fields.get("flags", "").split()))
 
 

@@ -1,0 +1,93 @@
+"""When the kernels are there, and what is said when they are not."""
+
+from pathlib import Path
+
+import pytest
+
+from engine import backends
+from engine.kernels import build
+from engine.kernels.build import BASE_FEATURES, BFLOAT16_FEATURE, Processor
+
+OLD = Processor("old", ("avx2", "fma"))
+PLAIN = Processor("plain", BASE_FEATURES)
+NEW = Processor("new", (*BASE_FEATURES, BFLOAT16_FEATURE))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def broken_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "g++"
+    script.write_text("#!/bin/sh\necho 'kernels.cpp:1: error: no such luck' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(build, "compiler", lambda: str(script))
+    monkeypatch.setenv("BATON_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("processor", "dtype", "reason"),
+    [
+        (OLD, "float32", "lacks avx512f"),
+        (OLD, "bfloat16", "lacks avx512f"),
+        (PLAIN, "bfloat16", "lacks avx512_bf16"),
+        (NEW, "int8", "no dtype int8"),
+    ],
+)
+def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) -> None:
+    assert reason in (build.unavailable(dtype, processor) or "")
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16")])
+def test_serves_where_the_processor_can(processor: Processor, dtype: str) -> None:
+    assert build.unavailable(dtype, processor) is None
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_built_library_needs_no_compiler() -> None:
+    assert build.unavailable("float32", PLAIN) == "no C++ compiler (g++ or c++) is installed"
+    library = build.library_path(PLAIN)
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert build.unavailable("float32", PLAIN) is None
+
+
+def test_the_place_depends_on_processor_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [build.library_path(processor) for processor in (PLAIN, NEW, Processor("other", NEW.features))]
+    monkeypatch.setattr(build, "sources", lambda: [build.SOURCE_FOLDER / build.ENTRY])
+    places.append(build.library_path(NEW))
+    assert len(dict.fromkeys(places)) == 4
+
+
+@pytest.mark.usefixtures("broken_compiler")
+def test_a_failed_build_says_the_compilers_word_and_leaves_nothing() -> None:
+    said: list[str] = []
+    with pytest.raises(OSError, match="no such luck"):
+        build.ensure_built(said.append)
+    assert len(said) == 1 and "compiling" in said[0]
+    folder = build.library_path(build.this_processor()).parent
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(bool(build.this_processor().missing()), reason="no AVX-512 here")
+@pytest.mark.usefixtures("broken_compiler")
+def test_torch_serves_where_the_kernels_do_not_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says so once, however many models are opened."""
+    served: list[str] = []
+    monkeypatch.setattr(backends, "load_config", lambda folder: _Config())
+    monkeypatch.setattr(backends, "load_weights", lambda folder, dtype: {})
+    monkeypatch.setattr(backends, "TorchBackend", lambda *given, **named: served.append(named["device"]))
+    for _ in range(2):
+        backends.open_backend(tmp_path, dtype="float32", device="cpu", block_size=16, blocks=1, threads=1)
+    assert served == ["cpu", "cpu"]
+    assert capsys.readouterr().err.count("no such luck") == 1
+
+
+class _Config:
+    hidden_size = intermediate_size = head_dim = 64
