@@ -1,0 +1,56 @@
+"""How large one engine is, and how much it may do at once."""
+
+from dataclasses import dataclass
+
+from core.prefix_hashes import HASH_UNIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The bounds of one engine; ValueError names the field that is out of its range."""
+
+    blocks: int
+    """KV blocks of the pool."""
+    block_size: int = HASH_UNIT
+    """Tokens per block; a multiple or a divisor of HASH_UNIT."""
+    max_running: int = 64
+    """Sequences with compute in progress, those awaiting their KV included."""
+    max_jobs: int = 4096
+    """Jobs accepted at once; beyond it WORKER_FULL."""
+    max_step_tokens: int = 512
+    """Tokens fed per step; bounds how long a step delays the decode rows in it."""
+    watermark_blocks: int = 1
+    """Blocks an admission leaves free for those already running, so that they are not preempted at once."""
+    max_positions: int = 8192
+    """Prompt and output tokens together that the model can place."""
+    prefix_cache: bool = True
+    prefix_hash_bits: int = 64
+    """How much of a hash the prefix cache looks up by; less only to provoke collisions in tests."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "blocks",
+            "block_size",
+            "max_running",
+            "max_jobs",
+            "max_step_tokens",
+            "prefix_hash_bits",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
+        if self.block_size % HASH_UNIT and HASH_UNIT % self.block_size:
+            raise ValueError(
+                f"block_size: {self.block_size} is neither a multiple nor a divisor of {HASH_UNIT}"
+            )
+        if self.watermark_blocks < 0:
+            raise ValueError(f"watermark_blocks: {self.watermark_blocks} is negative")
+        if self.max_positions < 2:
+            raise ValueError(f"max_positions: {self.max_positions} must be at least 2")
+
+    @property
+    def positions_max(self) -> int:
+        """Tokens at which a sequence ends: the model's positions, or all the pool could ever hold."""
+        return min(self.max_positions, self.blocks * self.block_size)
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)

@@ -1,0 +1,403 @@
+"""An engine's jobs from acceptance to last token."""
+
+from collections import Counter
+
+from core.cost_model import StepCost
+from core.outcomes import FinishReason, Outcome
+from core.request import AttemptKey
+from engine.accounts import Accounts, Share
+from engine.config import EngineConfig
+from engine.job import BlockCounts, Bound, Computed, FirstToken, Job, Stage, StepOutcome, Token
+from engine.plan import Sampled, StepPlan, StepResult
+from engine.prefix_cache import PrefixChanges
+from engine.scheduler import Scheduler, place_us
+from engine.sequence import Phase, Sequence
+from engine.sequence_blocks import SequenceBlocks
+
+
+class Assignment:
+    """A job this engine has taken on."""
+
+    __slots__ = ("choices_open", "job", "sequences", "stage")
+
+    def __init__(self, job: Job, stage: Stage, sequence: Sequence) -> None:
+        self.job = job
+        self.stage = stage
+        self.sequences = [sequence]
+        """The trunk, or the unfinished choices."""
+        self.choices_open = len(job.choices)
+
+
+class Engine:
+    """The jobs of one model's pool: what each may do next, what came of each step."""
+
+    def __init__(self, config: EngineConfig, cost: StepCost) -> None:
+        self.config = config
+        self._cost = cost
+        self._blocks = SequenceBlocks(config)
+        self._scheduler = Scheduler(config, self._blocks)
+        self.accounts = Accounts(cost)
+        self._assignments: dict[AttemptKey, Assignment] = {}
+        self._pinned: dict[AttemptKey, list[int]] = {}
+        self._next_number = 0
+        self._next_step = 0
+        self._outstanding: StepPlan | None = None
+        self._stepping: list[Sequence] = []
+        """The sequence of each row of the outstanding plan."""
+        self._leaving: list[Sequence] = []
+        """Ended while a step runs: it may still write to their blocks."""
+
+    # What a job goes through
+
+    def add(self, job: Job, stage: Stage, now_us: int) -> Outcome | None:
+        """Take a job on; a refusal leaves no trace.
+
+        Refuses INVALID_ARGUMENT (see Job), DUPLICATE_REQUEST, PROMPT_TOO_LONG (prompt, output so far
+        and one more token exceed the model's positions or the whole pool) and WORKER_FULL.
+        """
+        if (refusal := self._refusal(job, stage)) is not None:
+            return refusal
+        self._assignments[job.key] = Assignment(job, stage, self._trunk(job, stage, now_us))
+        if stage is not Stage.DECODE:
+            self._scheduler.enqueue(self._assignments[job.key].sequences[0])
+        return None
+
+    def bind(self, key: AttemptKey, now_us: int) -> Bound | None:
+        """DECODE: take all blocks the job's KV and its next token need. None: not yet, ask again.
+
+        Asked again after success it answers the same. None too for a job that is not here (any more).
+        """
+        sequence = self._decode_sequence(key)
+        if sequence is None:
+            return None
+        if sequence.phase is Phase.UNBOUND and not self._scheduler.bind(sequence):
+            return None
+        return Bound(sequence.block_table, sequence.computed)
+
+    def arrive(self, key: AttemptKey, first: tuple[FirstToken, ...], now_us: int) -> tuple[Token, ...]:
+        """DECODE: every token's KV is in the bound blocks; decode from these first tokens, one per choice.
+
+        Returns them as output tokens, with a finish reason where the first token was the last. Nothing
+        for a job that is not here or has arrived before. ValueError if it is not bound, or `first` does
+        not name each choice once, in the order of the job.
+        """
+        sequence = self._decode_sequence(key)
+        if sequence is None:
+            return ()
+        if sequence.phase is not Phase.BOUND:
+            raise ValueError(f"arrive: {key} is not bound")
+        if tuple(token.choice for token in first) != sequence.draws:
+            raise ValueError(f"first: {key} needs one token for each choice of {sequence.draws}")
+        self._scheduler.start(sequence)
+        sequence.computed = sequence.computed_most = len(sequence.tokens)
+        self._blocks.register(sequence)
+        return tuple(self._draw(sequence, tuple(token.sampled for token in first)))
+
+    def to_local(self, key: AttemptKey, now_us: int) -> None:
+        """DECODE: its KV will not come; compute it here. Blocks a transfer still pins stay in flight.
+
+        Nothing changes for a job that is not here or whose KV has arrived.
+        """
+        sequence = self._decode_sequence(key)
+        if sequence is None:
+            return
+        assignment = self._assignments[key]
+        self._end(sequence)
+        assignment.stage = Stage.FULL
+        assignment.sequences = [self._renewed(sequence)]
+        self._scheduler.enqueue(assignment.sequences[0])
+
+    def cancel(self, key: AttemptKey, now_us: int) -> None:
+        """End a job in any phase; idempotent.
+
+        Blocks free at once, or when the step that runs ends, or when the transfer that pins them does.
+        """
+        assignment = self._assignments.pop(key, None)
+        if assignment is not None:
+            for sequence in assignment.sequences:
+                self._end(sequence)
+
+    def release(self, key: AttemptKey, now_us: int) -> None:
+        """PREFILL: the held blocks have served; idempotent, and in any other phase the same as cancel."""
+        self.cancel(key, now_us)
+
+    def pin(self, key: AttemptKey) -> None:
+        """A transfer reads or writes this job's blocks from now on; idempotent. It must have some."""
+        if key in self._pinned:
+            return
+        sequences = self._assignments[key].sequences
+        blocks = list(dict.fromkeys(block for sequence in sequences for block in sequence.blocks))
+        assert blocks, f"{key} has no blocks to transfer"
+        self._blocks.manager.pin(blocks)
+        self._pinned[key] = blocks
+        for sequence in sequences:
+            sequence.pinned = True
+
+    def unpin(self, key: AttemptKey) -> None:
+        """The transfer is terminal; idempotent, and may come after the job's end."""
+        self._blocks.manager.unpin(self._pinned.pop(key, ()))
+        if (assignment := self._assignments.get(key)) is not None:
+            for sequence in assignment.sequences:
+                sequence.pinned = False
+
+    def block_table(self, key: AttemptKey) -> tuple[int, ...]:
+        """The blocks of a job that is one sequence; empty if it has none or is not here."""
+        assignment = self._assignments.get(key)
+        return assignment.sequences[0].block_table if assignment and assignment.sequences else ()
+
+    # Steps
+
+    def plan(self, now_us: int) -> StepPlan | None:
+        """The next step, or None if nothing can be computed now. At most one is outstanding."""
+        assert self._outstanding is None, "plan: a step is outstanding"
+        rows = self._scheduler.plan()
+        if not rows:
+            self._check_progress()
+            return None
+        zero, copies = self._blocks.take_step_work()
+        self._next_step += 1
+        self._stepping = [sequence for sequence, _ in rows]
+        self._outstanding = StepPlan(
+            self._next_step, zero, copies, tuple(sequence.row(count) for sequence, count in rows)
+        )
+        return self._outstanding
+
+    def step_done(self, result: StepResult, now_us: int) -> StepOutcome:
+        """Take in what the outstanding step drew."""
+        plan = self._outstanding
+        assert plan is not None and result.step == plan.step, (
+            f"step_done: step {result.step} is not outstanding"
+        )
+        assert len(result.sampled) == len(plan.rows)
+        self._charge(plan, result.elapsed_us)
+        self._outstanding = None
+        self._blocks.end_step()
+        tokens: list[Token] = []
+        computed: list[Computed] = []
+        for sequence, row, drawn in zip(self._stepping, plan.rows, result.sampled, strict=True):
+            assert len(drawn) == len(row.samples)
+            sequence.in_step = False
+            if sequence.phase is not Phase.ENDED:
+                self._advance(sequence, row.start + len(row.tokens), drawn, tokens, computed)
+        self._stepping = []
+        for sequence in self._leaving:
+            self._blocks.free(sequence)
+        self._leaving = []
+        return StepOutcome(tuple(tokens), tuple(computed))
+
+    # What others may ask
+
+    @property
+    def running(self) -> int:
+        """Sequences with compute in progress."""
+        return len(self._scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that could be computed here and have no room yet."""
+        return len(self._scheduler.waiting)
+
+    @property
+    def preemptions(self) -> int:
+        return self._scheduler.preemptions
+
+    @property
+    def service_us(self) -> dict[str, int]:
+        """Per tenant, monotonic."""
+        return dict(self.accounts.service_us)
+
+    def __contains__(self, key: AttemptKey) -> bool:
+        return key in self._assignments
+
+    def counts(self) -> BlockCounts:
+        return self._blocks.manager.counts()
+
+    def queued_prefill_us(self) -> int:
+        """Predicted time of all prefill that waits or has begun."""
+        queued = [*self._scheduler.waiting, *(s for s in self._scheduler.running if s.pending > 1)]
+        return sum(self._cost.prefill_us(len(sequence.tokens), sequence.computed) for sequence in queued)
+
+    def take_prefix_changes(self) -> PrefixChanges:
+        """What the prefix cache gained and lost since the last call."""
+        cache = self._blocks.cache
+        return cache.take_changes() if cache is not None else PrefixChanges((), ())
+
+    def prefix_hashes(self) -> tuple[bytes, ...]:
+        """Every HASH_UNIT hash the prefix cache can serve now; for a resync."""
+        return self._blocks.cache.hashes() if self._blocks.cache is not None else ()
+
+    @property
+    def prefix_collisions(self) -> int:
+        return self._blocks.cache.collisions if self._blocks.cache is not None else 0
+
+    def check(self) -> None:
+        """L1, L2, L3 and L11 for this engine: every reference and pin has an owner that is listed here."""
+        self._blocks.manager.check()
+        self._scheduler.check()
+        self.accounts.check()
+        sequences = [s for assignment in self._assignments.values() for s in assignment.sequences]
+        references = Counter(block for sequence in [*sequences, *self._leaving] for block in sequence.blocks)
+        references.update(self._blocks.copy_sources)
+        pins = Counter(block for blocks in self._pinned.values() for block in blocks)
+        self._blocks.manager.check_owners(references, pins)
+        for sequence in sequences:
+            assert len(sequence.tokens) <= self.config.positions_max
+            assert sequence.phase is not Phase.BOUND or not sequence.in_step
+            assert tuple(sequence.blocks) == sequence.block_table
+
+    # Inside
+
+    def _refusal(self, job: Job, stage: Stage) -> Outcome | None:
+        if job.key in self._assignments:
+            return Outcome.DUPLICATE_REQUEST
+        if not _is_valid(job, stage):
+            return Outcome.INVALID_ARGUMENT
+        longest = len(job.prompt) + max(len(choice.output) for choice in job.choices)
+        if longest + 1 > self.config.positions_max:
+            return Outcome.PROMPT_TOO_LONG
+        if len(self._assignments) >= self.config.max_jobs:
+            return Outcome.WORKER_FULL
+        return None
+
+    def _trunk(self, job: Job, stage: Stage, now_us: int) -> Sequence:
+        """The sequence a job starts as: its one choice, or the prompt that its choices share."""
+        tokens, draws = list(job.prompt), tuple(choice.index for choice in job.choices if not choice.output)
+        if len(job.choices) == 1:
+            tokens += job.choices[0].output
+            draws = (job.choices[0].index,)
+        sequence = Sequence(
+            self._number(), job, stage, tokens, draws, place_us(job, len(tokens), self._cost, now_us)
+        )
+        sequence.trunk = len(job.choices) > 1
+        if stage is not Stage.PREFILL:
+            sequence.slots = min(len(job.choices), self.config.max_running)
+        return sequence
+
+    def _renewed(self, sequence: Sequence) -> Sequence:
+        """A sequence to be computed here, in the place of one whose KV did not come."""
+        renewed = Sequence(
+            self._number(), sequence.job, Stage.FULL, sequence.tokens, sequence.draws, sequence.order[0]
+        )
+        renewed.trunk, renewed.slots = sequence.trunk, sequence.slots
+        return renewed
+
+    def _number(self) -> int:
+        self._next_number += 1
+        return self._next_number
+
+    def _decode_sequence(self, key: AttemptKey) -> Sequence | None:
+        """The sequence of a DECODE job whose KV has not arrived."""
+        assignment = self._assignments.get(key)
+        if assignment is None or assignment.stage is not Stage.DECODE:
+            return None
+        sequence = assignment.sequences[0]
+        return sequence if sequence.phase in (Phase.UNBOUND, Phase.BOUND) else None
+
+    def _end(self, sequence: Sequence) -> None:
+        self._scheduler.remove(sequence, Phase.ENDED)
+        if self._outstanding is None:
+            self._blocks.free(sequence)
+        else:
+            self._leaving.append(sequence)
+
+    def _charge(self, plan: StepPlan, elapsed_us: int) -> None:
+        self.accounts.charge(
+            elapsed_us,
+            [
+                Share(
+                    sequence.job.tenant,
+                    row.start,
+                    row.start + len(row.tokens),
+                    sequence.computed_most,
+                    sequence.phase is Phase.ENDED,
+                )
+                for sequence, row in zip(self._stepping, plan.rows, strict=True)
+            ],
+        )
+
+    def _advance(
+        self,
+        sequence: Sequence,
+        computed_to: int,
+        drawn: tuple[Sampled, ...],
+        tokens: list[Token],
+        computed: list[Computed],
+    ) -> None:
+        sequence.computed = computed_to
+        sequence.computed_most = max(sequence.computed_most, computed_to)
+        self._blocks.register(sequence)
+        is_final = sequence.pending == 0
+        if sequence.stage is Stage.PREFILL:
+            computed.append(Computed(sequence.job.key, computed_to, is_final))
+        if is_final:
+            tokens.extend(self._draw(sequence, drawn))
+
+    def _draw(self, sequence: Sequence, drawn: tuple[Sampled, ...]) -> list[Token]:
+        """Take in the tokens drawn after a sequence's last known one."""
+        tokens = [self._token(sequence, sampled) for sampled in drawn]
+        if sequence.stage is Stage.PREFILL:
+            self._scheduler.remove(sequence, Phase.HELD)
+        elif sequence.trunk:
+            self._fork(sequence, {token.choice: token for token in tokens})
+        elif tokens[0].finish is None:
+            sequence.tokens.append(tokens[0].sampled.token)
+        else:
+            self._finish(sequence)
+        return tokens
+
+    def _token(self, sequence: Sequence, sampled: Sampled) -> Token:
+        index, params = sequence.output_count, sequence.job.params
+        finish = None
+        if sampled.token in params.stop_token_ids:
+            finish = FinishReason.STOP
+        elif index + 1 >= params.max_tokens or len(sequence.tokens) + 1 >= self.config.positions_max:
+            finish = FinishReason.LENGTH
+        return Token(sequence.job.key, sampled.choice, index, sampled, finish, sequence.cached_tokens or 0)
+
+    def _finish(self, sequence: Sequence) -> None:
+        assignment = self._assignments[sequence.job.key]
+        assignment.sequences.remove(sequence)
+        self._end(sequence)
+        if not assignment.sequences:
+            del self._assignments[sequence.job.key]
+
+    def _fork(self, trunk: Sequence, first: dict[int, Token]) -> None:
+        """One sequence per choice that goes on; those beyond the trunk's slots wait, without blocks."""
+        assignment = self._assignments[trunk.job.key]
+        # In no queue while its children take over its slots; _finish gives its blocks back.
+        self._scheduler.remove(trunk, Phase.HELD)
+        for choice in trunk.job.choices:
+            token = first.get(choice.index)
+            if token is None or token.finish is None:
+                output = choice.output if token is None else (token.sampled.token,)
+                assignment.sequences.append(self._child(trunk, choice.index, output))
+        for child in assignment.sequences[1 : 1 + trunk.slots]:
+            self._blocks.fork(trunk, child)
+            self._scheduler.start(child)
+        for child in assignment.sequences[1 + trunk.slots :]:
+            self._scheduler.enqueue(child)
+        self._finish(trunk)
+
+    def _child(self, trunk: Sequence, choice: int, output: tuple[int, ...]) -> Sequence:
+        tokens = [*trunk.job.prompt, *output]
+        child = Sequence(self._number(), trunk.job, trunk.stage, tokens, (choice,), trunk.order[0])
+        child.phase = Phase.WAITING
+        child.computed_most, child.cached_tokens = trunk.computed_most, trunk.cached_tokens
+        child.pinned = trunk.pinned
+        child.block_hashes, child.unit_hashes = list(trunk.block_hashes), list(trunk.unit_hashes)
+        return child
+
+    def _check_progress(self) -> None:
+        """L7: with nothing to wait for, whoever waits is scheduled."""
+        counts = self.counts()
+        if counts.held == counts.in_flight == 0:
+            assert not self._scheduler.waiting, "pending work and a free pool, and nothing scheduled"
+
+
+def _is_valid(job: Job, stage: Stage) -> bool:
+    indices = [choice.index for choice in job.choices]
+    if not job.prompt or not indices or len(dict.fromkeys(indices)) != len(indices):
+        return False
+    if any(len(choice.output) >= job.params.max_tokens for choice in job.choices):
+        return False
+    return stage is Stage.FULL or len(indices) == 1 or not any(choice.output for choice in job.choices)

@@ -1,0 +1,150 @@
+"""Which full blocks of KV can serve again, and for exactly which tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, eq=False)
+class CachedBlock:
+    """One registered block; equal only to itself, so that a chain is proven link by link."""
+
+    block: int
+    lookup: int
+    root: bytes
+    parent: "CachedBlock | None"
+    tokens: tuple[int, ...]
+    """Compared on every hit: a hash alone is never believed."""
+    unit_hashes: tuple[bytes, ...]
+    """HASH_UNIT hashes that end in this block; what the outside knows it by."""
+    children: dict[int, "CachedBlock"] = field(default_factory=dict)
+    """By block."""
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixChanges:
+    """What became findable and what no longer is, as HASH_UNIT hashes."""
+
+    stored: tuple[bytes, ...]
+    removed: tuple[bytes, ...]
+    resync: bool = False
+    """stored is everything there is; forget the rest."""
+
+
+class PrefixCache:
+    """A forest of registered blocks, each found by its chained hash and verified by its tokens."""
+
+    def __init__(self, block_size: int, blocks: int, hash_bits: int = 64) -> None:
+        self._block_size = block_size
+        self._hash_mask = (1 << hash_bits) - 1
+        self._by_lookup: dict[int, CachedBlock] = {}
+        self._by_block: dict[int, CachedBlock] = {}
+        self._changes: dict[bytes, bool] = {}
+        self._changes_max = 4 * blocks * max(1, block_size // 16)
+        self._overflown = False
+        self.collisions = 0
+        """Lookups that found another chain under the same hash."""
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._by_block
+
+    def match(
+        self, root: bytes, hashes: Sequence[bytes], tokens: Sequence[int], most: int
+    ) -> list[CachedBlock]:
+        """The longest registered chain of at most `most` blocks that holds exactly these tokens."""
+        found: list[CachedBlock] = []
+        parent: CachedBlock | None = None
+        for index in range(min(most, len(hashes))):
+            entry = self._by_lookup.get(self._lookup(hashes[index]))
+            if entry is None:
+                break
+            start = index * self._block_size
+            if not _same(entry, root, parent, tuple(tokens[start : start + self._block_size])):
+                self.collisions += 1
+                break
+            found.append(entry)
+            parent = entry
+        return found
+
+    def store(
+        self,
+        block: int,
+        root: bytes,
+        parent: CachedBlock | None,
+        chained_hash: bytes,
+        tokens: tuple[int, ...],
+        unit_hashes: tuple[bytes, ...],
+    ) -> CachedBlock | None:
+        """Register a full, computed block after its parent (None: it is a prompt's first).
+
+        Returns the entry of these tokens, which may be another block's; None if the chain cannot
+        go on here: its parent was evicted, or another chain sits under this hash.
+        """
+        if parent is not None and not parent.live:
+            return None
+        lookup = self._lookup(chained_hash)
+        if (entry := self._by_lookup.get(lookup)) is not None:
+            if _same(entry, root, parent, tokens):
+                return entry
+            self.collisions += 1
+            return None
+        entry = CachedBlock(block, lookup, root, parent, tokens, unit_hashes)
+        self._by_lookup[lookup] = self._by_block[block] = entry
+        if parent is not None:
+            parent.children[block] = entry
+        self._note(unit_hashes, stored=True)
+        return entry
+
+    def forget(self, block: int) -> list[int]:
+        """Unregister a block and all that follow it, which nothing could find any more; returns them."""
+        entry = self._by_block[block]
+        if entry.parent is not None:
+            del entry.parent.children[block]
+        gone, pending = [], [entry]
+        while pending:
+            entry = pending.pop()
+            pending.extend(entry.children.values())
+            entry.live = False
+            del self._by_lookup[entry.lookup], self._by_block[entry.block]
+            self._note(entry.unit_hashes, stored=False)
+            gone.append(entry.block)
+        return gone
+
+    def hashes(self) -> tuple[bytes, ...]:
+        """Every HASH_UNIT hash that can be found now, oldest registration first."""
+        return tuple(unit for entry in self._by_block.values() for unit in entry.unit_hashes)
+
+    def take_changes(self) -> PrefixChanges:
+        """The changes since the last call; each hash once, in its last state."""
+        changes, overflown = self._changes, self._overflown
+        self._changes, self._overflown = {}, False
+        if overflown:
+            return PrefixChanges(self.hashes(), (), resync=True)
+        stored = tuple(unit for unit, is_stored in changes.items() if is_stored)
+        removed = tuple(unit for unit, is_stored in changes.items() if not is_stored)
+        return PrefixChanges(stored, removed)
+
+    def check(self) -> None:
+        assert len(self._by_lookup) == len(self._by_block)
+        for block, entry in self._by_block.items():
+            assert entry.live and entry.block == block and self._by_lookup[entry.lookup] is entry
+            assert entry.parent is None or (entry.parent.live and entry.parent.children[block] is entry)
+            assert all(child.live for child in entry.children.values())
+
+    def _note(self, unit_hashes: tuple[bytes, ...], *, stored: bool) -> None:
+        if self._overflown:
+            return
+        for unit in unit_hashes:
+            self._changes.pop(unit, None)
+            self._changes[unit] = stored
+        # Nobody may be listening; what they would have to replay is then cheaper to send whole.
+        if len(self._changes) > self._changes_max:
+            self._changes, self._overflown = {}, True
+
+    def _lookup(self, chained_hash: bytes) -> int:
+        return int.from_bytes(chained_hash, "little") & self._hash_mask
+
+
+def _same(entry: CachedBlock, root: bytes, parent: CachedBlock | None, tokens: tuple[int, ...]) -> bool:
+    """Own tokens compared, earlier ones proven by the identity of the parent."""
+    return entry.parent is parent and entry.tokens == tokens and entry.root == root

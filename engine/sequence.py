@@ -1,0 +1,124 @@
+"""Where one line of tokens stands: what it knows, what is computed, which blocks hold it."""
+
+from enum import StrEnum
+
+from engine.job import Job, Stage
+from engine.plan import Row, SampleSpec
+from engine.prefix_cache import CachedBlock
+
+
+class Phase(StrEnum):
+    """A sequence is in exactly one; blocks are held in BOUND, RUNNING and HELD only."""
+
+    UNBOUND = "unbound"
+    """DECODE: has no blocks yet and may not be computed here."""
+    BOUND = "bound"
+    """DECODE: has its blocks, its KV has not arrived; nothing of it is ever scheduled."""
+    WAITING = "waiting"
+    RUNNING = "running"
+    HELD = "held"
+    """PREFILL: computed, its blocks wait for release()."""
+    ENDED = "ended"
+
+
+class Sequence:
+    """Catches up to the end of its known tokens, then draws and so grows by one per step.
+
+    A request of one choice is one sequence. With more choices a trunk computes the prompt, draws
+    the first token of every choice that has none, and is replaced by one sequence per choice.
+    """
+
+    __slots__ = (
+        "block_hashes",
+        "block_table",
+        "blocks",
+        "cached_tokens",
+        "chain_broken",
+        "computed",
+        "computed_most",
+        "draws",
+        "in_step",
+        "job",
+        "number",
+        "order",
+        "phase",
+        "pinned",
+        "registered",
+        "slots",
+        "stage",
+        "tail",
+        "tokens",
+        "trunk",
+        "unit_hashes",
+    )
+
+    def __init__(
+        self, number: int, job: Job, stage: Stage, tokens: list[int], draws: tuple[int, ...], place_us: int
+    ) -> None:
+        self.number = number
+        self.job = job
+        self.stage = stage
+        self.tokens = tokens
+        """Prompt, then output."""
+        self.draws = draws
+        """The choices whose next token follows the last known one."""
+        self.order = (place_us, number)
+        """Its place in every queue; kept through preemption."""
+        self.trunk = False
+        self.slots = 1
+        """Of max_running; a trunk holds its children's."""
+        self.phase = Phase.UNBOUND if stage is Stage.DECODE else Phase.WAITING
+        self.in_step = False
+        """A row of it is in the step being planned or run."""
+        self.pinned = False
+        self.computed = 0
+        """Tokens whose KV is complete in `blocks`."""
+        self.computed_most = 0
+        """Most ever computed; anything below it that is computed again is recompute."""
+        self.cached_tokens: int | None = None
+        """Prompt tokens found in the prefix cache when blocks were first taken."""
+        self.blocks: list[int] = []
+        self.block_table: tuple[int, ...] = ()
+        """`blocks` as it goes into rows; rebuilt only when they change."""
+        self.block_hashes: list[bytes] = []
+        self.unit_hashes: list[bytes] = []
+        self.registered = 0
+        """Leading blocks that the prefix cache knows, by these or by equal blocks."""
+        self.tail: CachedBlock | None = None
+        self.chain_broken = False
+        """The cache could not take a block, so it can take none after it."""
+
+    @property
+    def pending(self) -> int:
+        """Known tokens not yet computed; 1 is a decode row."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def output_count(self) -> int:
+        return len(self.tokens) - len(self.job.prompt)
+
+    @property
+    def preemptible(self) -> bool:
+        """No where a transfer uses these very blocks, and in PREFILL, whose reported progress may not shrink."""
+        return not self.pinned and not self.in_step and self.stage is not Stage.PREFILL
+
+    def row(self, count: int) -> Row:
+        """The next `count` tokens as a row; it draws if they reach the last known token."""
+        start = self.computed
+        stop = start + count
+        reaches_end = stop == len(self.tokens)
+        return Row(
+            self.number,
+            tuple(self.tokens[start:stop]),
+            start,
+            self.block_table,
+            tuple(self._sample(choice) for choice in self.draws) if reaches_end else (),
+        )
+
+    def _sample(self, choice: int) -> SampleSpec:
+        job, position = self.job, len(self.tokens)
+        output_count = position - len(job.prompt)
+        if not job.params.needs_history:
+            return SampleSpec(choice, job.params, job.seed, position, output_count)
+        output = tuple(self.tokens[len(job.prompt) :])
+        return SampleSpec(choice, job.params, job.seed, position, output_count, job.prompt, output)
