@@ -36,7 +36,8 @@ def sample(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampled]:
         return []
     if all(_is_plain_greedy(spec) for spec in specs):
         # argmax answers the first of equal maxima, as promised to clients.
-        return [Sampled(spec.choice, int(token)) for spec, token in zip(specs, logits.argmax(-1).tolist(), strict=True)]
+        tokens = logits.argmax(-1).tolist()
+        return [Sampled(spec.choice, token) for spec, token in zip(specs, tokens, strict=True)]
     rows = logits.detach().cpu().numpy()
     return [_sample_row(row, spec) for row, spec in zip(rows, specs, strict=True)]
 
@@ -122,7 +123,8 @@ def _penalize(logits: Floats, spec: SampleSpec) -> None:
 def _draw(logits: Floats, params: SamplingParams, number: float) -> int:
     """Inverse of the cumulative distribution over the kept tokens, likeliest first, ties by id."""
     highest = logits.max()
-    weights = np.exp((logits - highest).astype(np.float64) / params.temperature)
+    with np.errstate(over="ignore"):  # a tiny temperature makes the unlikely impossible
+        weights = np.exp((logits - highest).astype(np.float64) / params.temperature)
     kept = _count_kept(weights, params)
     total = float(weights.sum())
     for size in (*SORTED_FIRST, len(logits)):
@@ -155,9 +157,10 @@ def _draw_sorted(
             return None
         total = float(cumulative[min(crossing, len(order) - 1)])
     index = int(np.searchsorted(cumulative, number * total, side="right"))
-    if index >= len(order):
-        return int(order[-1]) if is_complete else None
-    return int(order[index])
+    if index < len(order):
+        return int(order[index])
+    # Rounding may put the number beyond the last sum; the last token that can be drawn takes it.
+    return int(order[np.flatnonzero(weights)[-1]]) if is_complete else None
 
 
 def _likeliest(logits: Floats, count: int) -> Ints:

@@ -78,11 +78,15 @@ class TorchBackend:
         tokens = self._pool.index_select(3, slots).transpose(2, 3).contiguous().cpu()
         return tokens.view(torch.uint8).numpy().tobytes()
 
-    def write_kv(self, block_table: tuple[int, ...], start: int, stop: int, payload: bytes | memoryview) -> None:
+    def write_kv(
+        self, block_table: tuple[int, ...], start: int, stop: int, payload: bytes | memoryview
+    ) -> None:
         """Put a payload of read_kv into these blocks; ValueError if its length is not that of the tokens."""
         expected = (stop - start) * self.layout.bytes_per_token
         if len(payload) != expected:
-            raise ValueError(f"payload: {len(payload)} bytes given for tokens {start}..{stop}, must be {expected}")
+            raise ValueError(
+                f"payload: {len(payload)} bytes given for tokens {start}..{stop}, must be {expected}"
+            )
         if not expected:
             return
         layout = self.layout
@@ -109,7 +113,11 @@ class TorchBackend:
             yield self._pass(pieces)
 
     def _pass(self, pieces: Sequence["_Piece"]) -> Pass:
-        spans, tokens, positions, slots, wanted = [], [], [], [], []
+        spans: list[Span] = []
+        tokens: list[int] = []
+        positions: list[torch.Tensor] = []
+        slots: list[torch.Tensor] = []
+        wanted: list[int] = []
         for piece in pieces:
             row, start = piece.row, piece.row.start + piece.first
             reach = self._slots(row.block_table, 0, start + piece.count)

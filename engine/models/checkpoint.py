@@ -44,7 +44,8 @@ def parse_config(content: Mapping[str, Any], source: str) -> ModelConfig:
     names = content.get("architectures") or ["(none)"]
     architecture = ARCHITECTURES.get(names[0])
     if architecture is None:
-        raise ModelError(f"{source}: architecture {names[0]} is not supported ({', '.join(ARCHITECTURES)} are)")
+        known = ", ".join(ARCHITECTURES)
+        raise ModelError(f"{source}: architecture {names[0]} is not supported ({known} are)")
     _refuse_unsupported(content, architecture, source)
     try:
         config = _build(content, architecture, source)

@@ -40,7 +40,8 @@ def _write_weights(gguf: GgufFile, file: Path, folder: Path, progress: Callable[
     try:
         for done, (name, values) in enumerate(gguf.tensors()):
             if name not in shapes or values.shape != shapes[name]:
-                raise ModelError(f"{file}: tensor {name} has shape {list(values.shape)}, not {expected.get(name)}")
+                shape, wanted = list(values.shape), expected.get(name)
+                raise ModelError(f"{file}: tensor {name} has shape {shape}, expected {wanted}")
             for writer in writers:
                 writer.write(values)
             progress(f"converting {file.name}", (done + 1) / len(shapes))

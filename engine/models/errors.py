@@ -2,4 +2,4 @@
 
 
 class ModelError(Exception):
-    """A model file or folder that is missing, damaged, misshapen or unsupported; one line naming file and reason."""
+    """A missing, damaged, misshapen or unsupported model; one line names the file and the reason."""

@@ -73,7 +73,8 @@ class GgufFile:
 
     def config(self) -> dict[str, Any]:
         """The config.json of the same model."""
-        hidden, heads = int(self.field("llama.embedding_length")), int(self.field("llama.attention.head_count"))
+        hidden = int(self.field("llama.embedding_length"))
+        heads = int(self.field("llama.attention.head_count"))
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -142,7 +143,8 @@ def _open(path: Path) -> GGUFReader:
     try:
         return GGUFReader(path)
     except Exception as error:  # the reader meets damage as whatever numpy then raises
-        raise ModelError(f"{path}: GGUF file is truncated or damaged ({str(error).splitlines()[0]})") from error
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ModelError(f"{path}: GGUF file is truncated or damaged ({reason})") from error
 
 
 def _hugging_face_name(name: str) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from engine.models.config import ModelConfig
-from engine.models.paged_attention import Span, UnitBatch, attend, plan_units
+from engine.models.paged_attention import Span, UnitBatch, attend, plan_units, pool_entries
 from engine.models.rotary import rotary_table, rotate
 from engine.models.tiling import Task, Tiling, Workers, split_columns
 
@@ -58,15 +58,16 @@ class Llama:
         pool is [layers, 2, kv_heads, slots, head_dim].
         """
         count = len(step.tokens)
-        units = plan_units(step.spans, self._tiling, self._device)
-        slots = step.slots.to(self._device)
+        kv_heads, slot_count = self._config.kv_heads, pool.shape[3]
+        units = plan_units(step.spans, kv_heads, slot_count, self._tiling, self._device)
+        entries = pool_entries(step.slots, kv_heads, slot_count).to(self._device)
         padding = -count % self._tiling.linear_rows
         positions = functional.pad(step.positions, (0, padding)).to(self._device)
         cos, sin = self._cos[positions], self._sin[positions]
         tokens = functional.pad(step.tokens, (0, padding)).to(self._device)
         hidden = self._embedding[tokens].float()
         for layer in range(self._config.layers):
-            query = self._project(layer, hidden, cos, sin, slots, pool[layer])
+            query = self._project(layer, hidden, cos, sin, entries, pool[layer])
             mixed = self._attend(query, pool[layer], units)
             hidden += self._linear(mixed, f"model.layers.{layer}.self_attn.o_proj")
             self._feed_forward(layer, hidden)
@@ -78,7 +79,7 @@ class Llama:
         hidden: torch.Tensor,
         cos: torch.Tensor,
         sin: torch.Tensor,
-        slots: torch.Tensor,
+        entries: torch.Tensor,
         pool: torch.Tensor,
     ) -> torch.Tensor:
         """Queries [tokens, heads, head_dim] float32; keys and values go to the pool."""
@@ -92,8 +93,9 @@ class Llama:
             key = self._norm(key, f"{name}.k_norm.weight")
         key = self._by_tile(lambda part: rotate(key[part], cos[part], sin[part]).to(self._dtype), len(key))
         value = value.view(-1, config.kv_heads, config.head_dim)
-        pool[0].index_copy_(1, slots, key[: len(slots)].transpose(0, 1))
-        pool[1].index_copy_(1, slots, value[: len(slots)].transpose(0, 1))
+        for part, fresh in zip(pool, (key, value), strict=True):
+            ranked = fresh[: len(entries) // config.kv_heads].transpose(0, 1).reshape(-1, config.head_dim)
+            part.view(-1, config.head_dim).index_copy_(0, entries, ranked)
         return self._by_tile(lambda part: rotate(query[part], cos[part], sin[part]), len(query))
 
     def _attend(self, query: torch.Tensor, pool: torch.Tensor, units: Sequence[UnitBatch]) -> torch.Tensor:
@@ -156,7 +158,12 @@ class Llama:
                 answer[part] = functional.linear(values[part], wide, bias)
 
         tasks = [
-            _bound(task, answer[:, first:last], matrix[first:last], None if bias is None else bias[first:last])
+            _bound(
+                task,
+                answer[:, first:last],
+                matrix[first:last],
+                None if bias is None else bias[first:last],
+            )
             for answer, (matrix, bias) in zip(answers, matrices, strict=True)
             for first, last in split_columns(len(matrix), self._tiling)
         ]

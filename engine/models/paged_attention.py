@@ -34,13 +34,20 @@ class UnitBatch:
     """[units * attention_rows] int64: rows of the pass's tokens, padding repeated."""
     real: torch.Tensor
     """Indices into rows of those that are not padding."""
-    slots: tuple[torch.Tensor, ...]
-    """Per key tile [units * attention_keys] int64."""
+    entries: tuple[torch.Tensor, ...]
+    """Per key tile [kv_heads * units * attention_keys] int64: rows of [kv_heads * slots, head_dim]."""
     hidden: tuple[torch.Tensor | None, ...]
     """Per key tile [1, units, attention_rows, 1, attention_keys] bool, True where a row may not look."""
 
 
-def plan_units(spans: Sequence[Span], tiling: Tiling, device: torch.device) -> list[UnitBatch]:
+def pool_entries(slots: torch.Tensor, kv_heads: int, slot_count: int) -> torch.Tensor:
+    """[kv_heads * len(slots)]: the rows of slots in a pool seen as [kv_heads * slot_count, head_dim]."""
+    return (torch.arange(kv_heads)[:, None] * slot_count + slots[None, :]).flatten()
+
+
+def plan_units(
+    spans: Sequence[Span], kv_heads: int, slot_count: int, tiling: Tiling, device: torch.device
+) -> list[UnitBatch]:
     """Cut spans into units and units into batches, units of similar length together."""
     units = [
         (span, offset, min(tiling.attention_rows, span.count - offset))
@@ -49,11 +56,18 @@ def plan_units(spans: Sequence[Span], tiling: Tiling, device: torch.device) -> l
     ]
     units.sort(key=lambda unit: unit[0].start + unit[1])
     size = tiling.attention_units
-    return [_unit_batch(units[at : at + size], tiling, device) for at in range(0, len(units), size)]
+    return [
+        _unit_batch(units[at : at + size], kv_heads, slot_count, tiling, device)
+        for at in range(0, len(units), size)
+    ]
 
 
 def _unit_batch(
-    units: Sequence[tuple[Span, int, int]], tiling: Tiling, device: torch.device
+    units: Sequence[tuple[Span, int, int]],
+    kv_heads: int,
+    slot_count: int,
+    tiling: Tiling,
+    device: torch.device,
 ) -> UnitBatch:
     padded = [*units, *[units[0]] * (tiling.attention_units - len(units))]
     within = torch.arange(tiling.attention_rows)
@@ -65,15 +79,21 @@ def _unit_batch(
     ]
     tiles = -(-int(positions.max() + 1) // tiling.attention_keys)
     keys = torch.arange(tiles * tiling.attention_keys)
-    slots = torch.stack([_reachable(span, int(last), keys) for (span, _, _), last in zip(padded, positions[:, -1], strict=True)])
+    lasts = positions[:, -1].tolist()
+    slots = torch.stack(
+        [_reachable(span, last, keys) for (span, _, _), last in zip(padded, lasts, strict=True)]
+    )
     hidden = keys[None, None, :] > positions[:, :, None]
     return UnitBatch(
         rows=rows.flatten().to(device),
         real=torch.tensor(real, device=device),
-        slots=tuple(part.flatten().to(device) for part in slots.split(tiling.attention_keys, dim=1)),
+        entries=tuple(
+            pool_entries(part.flatten(), kv_heads, slot_count).to(device)
+            for part in torch.split(slots, tiling.attention_keys, dim=1)
+        ),
         hidden=tuple(
             part[None, :, :, None, :].to(device) if bool(part.any()) else None
-            for part in hidden.split(tiling.attention_keys, dim=2)
+            for part in torch.split(hidden, tiling.attention_keys, dim=2)
         ),
     )
 
@@ -84,7 +104,12 @@ def _reachable(span: Span, last: int, keys: torch.Tensor) -> torch.Tensor:
 
 
 def attend(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: UnitBatch, scale: float, tiling: Tiling
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    batch: UnitBatch,
+    scale: float,
+    tiling: Tiling,
 ) -> torch.Tensor:
     """Attention of one batch of units.
 
@@ -97,8 +122,8 @@ def attend(
     ranked = query.index_select(0, batch.rows).mul_(scale).view(units, rows, kv_heads, group, head_dim)
     ranked = ranked.permute(2, 0, 1, 3, 4).reshape(kv_heads * units, rows * group, head_dim)
 
-    def gathered(pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-        picked = pool.index_select(1, slots).float()
+    def gathered(pool: torch.Tensor, entries: torch.Tensor) -> torch.Tensor:
+        picked = pool.view(-1, head_dim).index_select(0, entries).float()
         return picked.view(kv_heads * units, tiling.attention_keys, head_dim)
 
     scores = _scores(ranked, keys, batch, gathered, (kv_heads, units, rows, group))
@@ -107,10 +132,10 @@ def attend(
         highest = torch.maximum(highest, tile.amax(dim=-1, keepdim=True))
     total = torch.zeros_like(highest)
     mixed = torch.zeros_like(ranked)
-    for tile, slots in zip(scores, batch.slots, strict=True):
+    for tile, entries in zip(scores, batch.entries, strict=True):
         weights = tile.sub_(highest).exp_()
         total += weights.sum(dim=-1, keepdim=True)
-        mixed += torch.bmm(weights, gathered(values, slots))
+        mixed += torch.bmm(weights, gathered(values, entries))
     mixed = mixed.div_(total).view(kv_heads, units, rows, group, head_dim)
     return mixed.permute(1, 2, 0, 3, 4).reshape(units * rows, kv_heads * group * head_dim)
 
@@ -124,8 +149,8 @@ def _scores(
 ) -> list[torch.Tensor]:
     """Per key tile [kv_heads * units, attention_rows * group, attention_keys]."""
     scores = []
-    for slots, hidden in zip(batch.slots, batch.hidden, strict=True):
-        tile = torch.bmm(query, gathered(keys, slots).transpose(1, 2))
+    for entries, hidden in zip(batch.entries, batch.hidden, strict=True):
+        tile = torch.bmm(query, gathered(keys, entries).transpose(1, 2))
         if hidden is not None:
             tile.view(*shape, -1).masked_fill_(hidden, float("-inf"))
         scores.append(tile)

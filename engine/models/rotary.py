@@ -15,7 +15,7 @@ def rotary_table(config: ModelConfig, positions: int) -> tuple[torch.Tensor, tor
     frequencies = inverse_frequencies(config)
     rows = -(-positions // TABLE_ROWS) * TABLE_ROWS
     angles = torch.arange(rows, dtype=torch.float32)[:, None] * frequencies[None, :]
-    groups = angles.split(TABLE_ROWS)
+    groups = torch.split(angles, TABLE_ROWS)
     return torch.cat([group.cos() for group in groups]), torch.cat([group.sin() for group in groups])
 
 

@@ -1,4 +1,4 @@
-"""How tensors are laid out in a safetensors file, so that every one of them can be used where it is mapped."""
+"""How tensors lie in a safetensors file, so that every one of them can be used where it is mapped."""
 
 import json
 from pathlib import Path
@@ -50,4 +50,3 @@ def _encoded(values: NDArray[np.float32], dtype: str) -> NDArray[np.generic]:
     bits = values.view(np.uint32)
     # Round to nearest, ties to even; weights are finite, so no NaN can be rounded away.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
-

@@ -146,4 +146,3 @@ def _rename(temporary: Path, folder: Path) -> None:
     except OSError:
         if not folder.is_dir():
             raise
-

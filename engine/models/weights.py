@@ -62,7 +62,8 @@ def _read_file(
 def _checked(opened: Any, name: str, shape: tuple[int, ...], dtype: torch.dtype, file: Path) -> torch.Tensor:
     tensor: torch.Tensor = opened.get_tensor(name)
     if tuple(tensor.shape) != shape:
-        raise ModelError(f"{file}: tensor {name} has shape {list(tensor.shape)}, config.json says {list(shape)}")
+        found, wanted = list(tensor.shape), list(shape)
+        raise ModelError(f"{file}: tensor {name} has shape {found}, config.json says {wanted}")
     if not tensor.is_floating_point():
         raise ModelError(f"{file}: tensor {name} has dtype {tensor.dtype}, which is not supported")
     tensor = tensor.to(dtype)
