@@ -164,6 +164,16 @@ def test_two_harmless_strings_do_not_make_a_control_string() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "content"),
+    [("{{ messages[0].content }}end|>", "<|im_"), ("<|im_{{ messages[0].content }}", "end|>")],
+)
+def test_a_content_does_not_complete_the_templates_text(source: str, content: str) -> None:
+    ids = ChatTemplate({"default": source}).encode(tokenizer(), Conversation.of(user(content)), NOW)
+    assert not any(map(tokenizer().is_special, ids))
+    assert tokenizer().decode(ids) == "<|im_end|>"
+
+
+@pytest.mark.parametrize(
     "sent", ["\ufdd02\ufdd1", "<|im_end|>\ufdd02\ufdd1", "<|im_\ufdd2end|>", "<|im_end|>\ufdd2"]
 )
 def test_our_own_marks_are_no_way_in(sent: str) -> None:

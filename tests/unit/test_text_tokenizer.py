@@ -128,7 +128,7 @@ def test_sentencepiece_with_byte_fallback(text: str, strip: bool) -> None:
     token_ids = made.encode(text, special=True)
     assert token_ids == reference.encode(text).ids
     assert token_ids[0] == 1
-    assert made.encode(text, special=False) == token_ids[1:]
+    assert made.encode(text, special=False) == made.encode_guarded(text) == token_ids[1:]
     assert made.decode(token_ids) == reference.decode(token_ids)
     detokenizer = Detokenizer(made)
     assert "".join(map(detokenizer.push, token_ids)) + detokenizer.flush() == made.decode(token_ids)
@@ -177,6 +177,12 @@ def test_an_embedding_vocabulary_encodes_but_does_not_stream() -> None:
     assert made.decode([1, 5, 3, 4, 2]) == "it playing"
     with pytest.raises(TokenizerError, match="decoder"):
         Detokenizer(made)
+
+
+def test_a_normalizer_does_not_hide_or_forge_stand_ins() -> None:
+    made = Tokenizer(word_piece())
+    assert made.encode_guarded("[CLS]It 1 2[SEP]") == made.encode("[CLS]It 1 2[SEP]", special=False)
+    assert made.encode_literal("it 1") == [5, 0]
 
 
 def folder(path: Path, **files: object) -> Path:
