@@ -20,10 +20,10 @@ CHAIN_START = 0x243F6A8885A308D3
 """What the token at position 0 is chained to."""
 _MULTIPLIER = 0x5851F42D4C957F2D
 _INVERSE = pow(_MULTIPLIER, -1, 1 << 64)
-_TOKEN_STEP = np.uint64(0x9E3779B97F4A7C15)
-_POSITION_STEP = np.uint64(0xD1B54A32D192ED03)
-_VALUE_STEP = np.uint64(0x2545F4914F6CDD1D)
-_VALUE_MASK = np.uint64(0xA4093822299F31D0)
+_TOKEN_STEP = 0x9E3779B97F4A7C15
+_POSITION_STEP = 0xD1B54A32D192ED03
+_VALUE_STEP = 0x2545F4914F6CDD1D
+_VALUE_MASK = 0xA4093822299F31D0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Tables:
     def _grow(self, count: int) -> None:
         positions = np.arange(count, dtype=np.uint64)
         one = np.uint64(1)
-        self._key_weights: Words = mix_words(positions * _POSITION_STEP + one) | one
-        self._value_weights: Words = mix_words(positions * _TOKEN_STEP + one) | one
+        self._key_weights: Words = mix_words(positions * np.uint64(_POSITION_STEP) + one) | one
+        self._value_weights: Words = mix_words(positions * np.uint64(_TOKEN_STEP) + one) | one
         self._powers, self._inverses = _powers(_MULTIPLIER, count), _powers(_INVERSE, count)
 
 
@@ -88,15 +88,26 @@ def chain_keys(previous: int, tokens: tuple[int, ...], start: int, tables: Table
     """The keys of tokens at positions start.., chained to the key before them."""
     count = len(tokens)
     positions = np.arange(start, start + count, dtype=np.uint64)
-    words = mix_words(np.array(tokens, dtype=np.uint64) * _TOKEN_STEP + positions * _POSITION_STEP)
+    steps = np.array(tokens, dtype=np.uint64) * np.uint64(_TOKEN_STEP)
+    words = mix_words(steps + positions * np.uint64(_POSITION_STEP))
     powers, inverses = tables.powers(count)
     sums: Words = np.add.accumulate(words * inverses)
     return powers * (sums + np.uint64(previous * _MULTIPLIER & MASK))
 
 
+def chain_key(previous: int, token: int, position: int) -> int:
+    """chain_keys of one token, faster."""
+    return (previous * _MULTIPLIER + mix((token * _TOKEN_STEP + position * _POSITION_STEP) & MASK)) & MASK
+
+
+def value_of(key: int) -> int:
+    """values_of one key."""
+    return (key ^ _VALUE_MASK) * _VALUE_STEP & MASK
+
+
 def values_of(keys: Words) -> Words:
     """The values that go with these keys."""
-    return (keys ^ _VALUE_MASK) * _VALUE_STEP
+    return (keys ^ np.uint64(_VALUE_MASK)) * np.uint64(_VALUE_STEP)
 
 
 def attend(keys: Words, values: Words, tables: Tables) -> int:

@@ -99,7 +99,7 @@ class Sequence:
 
     @property
     def preemptible(self) -> bool:
-        """No where a transfer uses these very blocks, and in PREFILL, whose reported progress may not shrink."""
+        """No where a transfer uses its blocks, nor in PREFILL, whose reported progress may not shrink."""
         return not self.pinned and not self.in_step and self.stage is not Stage.PREFILL
 
     def row(self, count: int) -> Row:

@@ -6,7 +6,18 @@ import numpy as np
 import numpy.typing as npt
 
 from core.cost_model import StepCost, attended
-from engine.fake_kv import CHAIN_START, FakeModel, Tables, Words, attend, chain_keys, draw, values_of
+from engine.fake_kv import (
+    CHAIN_START,
+    FakeModel,
+    Tables,
+    Words,
+    attend,
+    chain_key,
+    chain_keys,
+    draw,
+    value_of,
+    values_of,
+)
 from engine.plan import KvLayout, Row, Sampled, StepPlan, StepResult
 
 Indices = npt.NDArray[np.int64]
@@ -31,7 +42,7 @@ def digest_layout(block_size: int, blocks: int) -> KvLayout:
 
 
 class TimedBackend:
-    """Backend over fake KV (engine/fake_kv.py); execute returns at once, its driver may wait out elapsed_us."""
+    """Backend over fake KV (engine/fake_kv.py); execute returns at once, its driver may wait."""
 
     def __init__(
         self, cost: StepCost, layout: KvLayout, model: FakeModel | None = None, *, fault: Fault | None = None
@@ -88,6 +99,11 @@ class TimedBackend:
         if self._fault is Fault.STALE_BLOCK and any(block in fresh for block in table):
             return
         previous = CHAIN_START if start == 0 else int(self._keys[self._slot(table, start - 1)])
+        if len(row.tokens) == 1:
+            slot = self._slot(table, start)
+            key = chain_key(previous, row.tokens[0], start)
+            self._keys[slot], self._values[slot] = key, value_of(key)
+            return
         keys = chain_keys(previous, row.tokens, start, self._tables)
         slots = self._slots(table, start, stop)
         self._keys[slots], self._values[slots] = keys, values_of(keys)
@@ -95,7 +111,7 @@ class TimedBackend:
     def _sample(self, row: Row) -> tuple[Sampled, ...]:
         """Reads every position through the block table, as attention would."""
         count = row.start + len(row.tokens)
-        table = list(row.block_table[: -(-count // self.layout.block_size)])
+        table = np.array(row.block_table[: -(-count // self.layout.block_size)], dtype=np.int64)
         if self._fault is Fault.WRONG_BLOCK and len(table) > 1:
             table[0] = table[1]
         keys, values = self._keys[table].ravel()[:count], self._values[table].ravel()[:count]

@@ -1,0 +1,321 @@
+"""Two engines of different block sizes under adversarial events: laws after each, exact tokens at the end."""
+
+from dataclasses import dataclass, field
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from core.cost_model import StepCost
+from core.request import AttemptKey, Choice, TenantClass
+from core.sampling import SamplingParams
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.fake_kv import FakeModel, expected_tokens
+from engine.job import FirstToken, Job, Stage, StepOutcome, Token
+from engine.plan import StepPlan
+from engine.timed_backend import TimedBackend, digest_layout
+
+COST = StepCost(base_ns=1_000_000, token_ns=20_000, context_ns=50)
+MODEL = FakeModel(vocab_size=1000, stop_token=7, stop_one_in=12)
+CHUNK_TOKENS = 24
+
+
+@dataclass
+class Node:
+    """An engine with its backend and the step it may be running."""
+
+    engine: Engine
+    backend: TimedBackend
+    plan: StepPlan | None = None
+
+
+@dataclass
+class Asked:
+    """What a client wants and has so far."""
+
+    job: Job
+    node: Node
+    outputs: dict[int, list[int]] = field(default_factory=dict)
+    finished: list[int] = field(default_factory=list)
+    is_handed: bool = False
+    prefilled: list[FirstToken] = field(default_factory=list)
+    prefill_final: bool = False
+    is_bound: bool = False
+    is_arrived: bool = False
+    sent_to: int = 0
+    computed: int = 0
+
+
+class EnginePair(RuleBasedStateMachine):
+    """A prefill and a decode engine; jobs run on either alone, or are handed from one to the other."""
+
+    @initialize(
+        blocks=st.tuples(st.integers(8, 24), st.integers(8, 64)),
+        sizes=st.sampled_from([(16, 16), (16, 4), (8, 32), (4, 16)]),
+        max_running=st.integers(1, 6),
+        max_step_tokens=st.sampled_from([1, 7, 33, 512]),
+        watermark=st.integers(0, 2),
+        prefix_hash_bits=st.sampled_from([64, 64, 3]),
+    )
+    def start(
+        self,
+        blocks: tuple[int, int],
+        sizes: tuple[int, int],
+        max_running: int,
+        max_step_tokens: int,
+        watermark: int,
+        prefix_hash_bits: int,
+    ) -> None:
+        self.nodes = [
+            self._node(
+                EngineConfig(
+                    blocks=count,
+                    block_size=size,
+                    max_running=max_running,
+                    max_step_tokens=max_step_tokens,
+                    watermark_blocks=watermark,
+                    max_positions=300,
+                    prefix_hash_bits=prefix_hash_bits,
+                )
+            )
+            for count, size in zip(blocks, sizes, strict=True)
+        ]
+        self.asked: dict[AttemptKey, Asked] = {}
+        self.lingering_pins: list[tuple[Node, AttemptKey]] = []
+        self.now_us = 0
+        self.next_request = 0
+
+    def _node(self, config: EngineConfig) -> Node:
+        layout = digest_layout(config.block_size, config.blocks)
+        return Node(Engine(config, COST), TimedBackend(COST, layout, MODEL))
+
+    @rule(
+        node=st.integers(0, 1),
+        is_handed=st.booleans(),
+        prompt_start=st.integers(0, 2),
+        prompt_tokens=st.one_of(st.integers(1, 40), st.sampled_from([16, 32, 64, 100, 200])),
+        outputs=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+        tenant_class=st.sampled_from(list(TenantClass)),
+        max_tokens=st.integers(4, 40),
+        temperature=st.sampled_from([0.0, 1.0]),
+        min_tokens=st.integers(0, 4),
+    )
+    def ask(
+        self,
+        node: int,
+        is_handed: bool,
+        prompt_start: int,
+        prompt_tokens: int,
+        outputs: list[int],
+        tenant_class: TenantClass,
+        max_tokens: int,
+        temperature: float,
+        min_tokens: int,
+    ) -> None:
+        self.next_request += 1
+        prompt = tuple(range(prompt_start, prompt_start + prompt_tokens))
+        params = SamplingParams(
+            max_tokens=max_tokens, temperature=temperature, min_tokens=min_tokens, stop_token_ids=(7,)
+        )
+        if is_handed and len(outputs) > 1:
+            outputs = [0] * len(outputs)
+        choices = tuple(Choice(index, tuple(range(100, 100 + count))) for index, count in enumerate(outputs))
+        job = Job(
+            key=AttemptKey(f"request-{self.next_request}", 0),
+            prompt=prompt,
+            choices=choices,
+            params=params,
+            seed=self.next_request,
+            hash_root=b"namespace"[:8],
+            tenant="tenant",
+            tenant_class=tenant_class,
+        )
+        asked = Asked(job, self.nodes[1 if is_handed else node], is_handed=is_handed)
+        asked.outputs = {choice.index: [] for choice in choices}
+        if asked.node.engine.add(job, Stage.DECODE if is_handed else Stage.FULL, self.now_us) is not None:
+            return
+        if is_handed and self.nodes[0].engine.add(job, Stage.PREFILL, self.now_us) is not None:
+            asked.node.engine.cancel(job.key, self.now_us)
+            return
+        self.asked[job.key] = asked
+
+    @rule(node=st.integers(0, 1))
+    def begin_step(self, node: int) -> None:
+        if self.nodes[node].plan is None:
+            self.nodes[node].plan = self.nodes[node].engine.plan(self.now_us)
+
+    @rule(node=st.integers(0, 1))
+    def end_step(self, node: int) -> None:
+        self._end_step(self.nodes[node])
+
+    @rule(node=st.integers(0, 1), count=st.integers(1, 20))
+    def steps(self, node: int, count: int) -> None:
+        for _ in range(count):
+            self.begin_step(node)
+            self._end_step(self.nodes[node])
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def bind(self, data: st.DataObject) -> None:
+        self._bind(self._pick(data))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def send_chunk(self, data: st.DataObject) -> None:
+        self._send_chunk(self._pick(data))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), late=st.booleans())
+    def fall_back(self, data: st.DataObject, late: bool) -> None:
+        """The prefill side fails; the home computes for itself, while a late write may still land."""
+        asked = self._pick(data)
+        if asked.is_handed and not asked.is_arrived:
+            asked.node.engine.to_local(asked.job.key, self.now_us)
+            self._drop_transfer(asked, late)
+            asked.is_handed = False
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data(), late=st.booleans())
+    def cancel(self, data: st.DataObject, late: bool) -> None:
+        asked = self._pick(data)
+        for _ in range(2):
+            asked.node.engine.cancel(asked.job.key, self.now_us)
+        if asked.is_handed and not asked.is_arrived:
+            self._drop_transfer(asked, late)
+        del self.asked[asked.job.key]
+
+    @precondition(lambda self: self.lingering_pins)
+    @rule()
+    def transfer_ends(self) -> None:
+        node, key = self.lingering_pins.pop(0)
+        node.engine.unpin(key)
+
+    @rule(jump_us=st.sampled_from([0, 1, 1_000_000, 10**12]))
+    def clock_jumps(self, jump_us: int) -> None:
+        self.now_us += jump_us
+
+    @invariant()
+    def laws_hold(self) -> None:
+        for node in getattr(self, "nodes", []):
+            node.engine.check()
+
+    def teardown(self) -> None:
+        for _ in range(4000):
+            if not getattr(self, "asked", None):
+                break
+            self._everybody_moves()
+        assert not getattr(self, "asked", None), "work remains and nothing moves"
+        self._nothing_remains()
+
+    def _everybody_moves(self) -> None:
+        while self.lingering_pins:
+            self.transfer_ends()
+        for asked in list(self.asked.values()):
+            self._send_chunk(asked)
+            self._bind(asked)
+        for index, node in enumerate(self.nodes):
+            self._end_step(node)
+            self.steps(index, 1)
+            node.engine.check()
+
+    def _nothing_remains(self) -> None:
+        for node in getattr(self, "nodes", []):
+            self._end_step(node)
+        while getattr(self, "lingering_pins", None):
+            self.transfer_ends()
+        for node in getattr(self, "nodes", []):
+            node.engine.check()
+            counts = node.engine.counts()
+            assert counts.held == counts.in_flight == 0, counts
+            assert node.engine.running == node.engine.waiting == 0
+
+    def _pick(self, data: st.DataObject) -> Asked:
+        return self.asked[data.draw(st.sampled_from(list(self.asked)))]
+
+    def _bind(self, asked: Asked) -> None:
+        if not asked.is_handed or asked.is_bound or not self.nodes[0].engine.block_table(asked.job.key):
+            return
+        bound = asked.node.engine.bind(asked.job.key, self.now_us)
+        if bound is not None:
+            asked.is_bound, asked.sent_to = True, bound.cached_tokens
+            for node in self.nodes:
+                node.engine.pin(asked.job.key)
+
+    def _send_chunk(self, asked: Asked) -> None:
+        if not asked.is_bound or asked.is_arrived:
+            return
+        key, start = asked.job.key, asked.sent_to
+        stop = min(start + CHUNK_TOKENS, asked.computed)
+        if stop > start:
+            payload = self.nodes[0].backend.read_kv(self.nodes[0].engine.block_table(key), start, stop)
+            asked.node.backend.write_kv(asked.node.engine.block_table(key), start, stop, payload)
+            asked.sent_to = stop
+        if asked.prefill_final and asked.sent_to >= asked.computed:
+            asked.is_arrived = True
+            for node in self.nodes:
+                node.engine.unpin(key)
+            self.nodes[0].engine.release(key, self.now_us)
+            self._take(asked.node.engine.arrive(key, tuple(asked.prefilled), self.now_us))
+
+    def _drop_transfer(self, asked: Asked, late: bool) -> None:
+        self.nodes[0].engine.cancel(asked.job.key, self.now_us)
+        if asked.is_bound:
+            self.lingering_pins.extend((node, asked.job.key) for node in self.nodes)
+            asked.is_bound = False
+        if not late:
+            while self.lingering_pins:
+                self.transfer_ends()
+
+    def _end_step(self, node: Node) -> None:
+        if node.plan is None:
+            return
+        result = node.backend.execute(node.plan)
+        node.plan = None
+        self.now_us += result.elapsed_us
+        outcome = node.engine.step_done(result, self.now_us)
+        self._take_computed(outcome)
+        self._take(outcome.tokens)
+
+    def _take_computed(self, outcome: StepOutcome) -> None:
+        for computed in outcome.computed:
+            asked = self.asked[computed.key]
+            assert asked.is_handed and computed.tokens >= asked.computed
+            asked.computed, asked.prefill_final = computed.tokens, computed.final
+
+    def _take(self, tokens: tuple[Token, ...]) -> None:
+        for token in tokens:
+            asked = self.asked[token.key]
+            if asked.is_handed and not asked.is_arrived:
+                asked.prefilled.append(FirstToken(token.choice, token.sampled))
+                continue
+            self._deliver(asked, token)
+
+    def _deliver(self, asked: Asked, token: Token) -> None:
+        choice = next(choice for choice in asked.job.choices if choice.index == token.choice)
+        assert token.choice not in asked.finished
+        assert token.index == len(choice.output) + len(asked.outputs[token.choice])
+        asked.outputs[token.choice].append(token.sampled.token)
+        if token.finish is not None:
+            self._verify(asked, choice)
+            asked.finished.append(token.choice)
+        if len(asked.finished) == len(asked.job.choices):
+            assert asked.job.key not in asked.node.engine
+            del self.asked[asked.job.key]
+
+    def _verify(self, asked: Asked, choice: Choice) -> None:
+        job = asked.job
+        room = asked.node.engine.config.positions_max - len(job.prompt) - len(choice.output)
+        expected = expected_tokens(
+            job.prompt, job.params, job.seed, choice.index, room, output=choice.output, model=MODEL
+        )
+        assert asked.outputs[choice.index] == expected
+
+
+EnginePair.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestEnginePair = EnginePair.TestCase
