@@ -74,8 +74,9 @@ class TorchBackend:
 
     def read_kv(self, block_table: tuple[int, ...], start: int, stop: int) -> bytes:
         """The KV of tokens start..stop, [layer, K/V, token, kv_head, head_dim], in the model's dtype."""
-        slots = self._slots(block_table, start, stop).to(self._device)
-        tokens = self._pool.index_select(3, slots).transpose(2, 3).contiguous().cpu()
+        with one_thread_inside():
+            slots = self._slots(block_table, start, stop).to(self._device)
+            tokens = self._pool.index_select(3, slots).transpose(2, 3).contiguous().cpu()
         return tokens.view(torch.uint8).numpy().tobytes()
 
     def write_kv(
@@ -92,8 +93,9 @@ class TorchBackend:
         layout = self.layout
         shape = (layout.layers, 2, stop - start, layout.kv_heads, layout.head_dim)
         tokens = torch.frombuffer(bytearray(payload), dtype=DTYPES[layout.dtype]).view(shape)
-        slots = self._slots(block_table, start, stop).to(self._device)
-        self._pool.index_copy_(3, slots, tokens.transpose(2, 3).to(self._device))
+        with one_thread_inside():
+            slots = self._slots(block_table, start, stop).to(self._device)
+            self._pool.index_copy_(3, slots, tokens.transpose(2, 3).to(self._device))
 
     def close(self) -> None:
         """End the threads and let go of the pool; the backend cannot be used afterwards."""
