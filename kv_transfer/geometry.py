@@ -10,6 +10,7 @@ class Geometry:
     first_token: int
     tokens: int
     chunk_tokens: int
+    bytes_per_token: int
 
     @property
     def chunks(self) -> int:
@@ -19,6 +20,11 @@ class Geometry:
         """Prompt tokens (start, stop) of a chunk."""
         start = self.first_token + chunk * self.chunk_tokens
         return start, min(start + self.chunk_tokens, self.tokens)
+
+    def bytes(self, chunk: int) -> int:
+        """Length of a chunk's payload."""
+        start, stop = self.range(chunk)
+        return (stop - start) * self.bytes_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +65,4 @@ def plan(config: OutgoingConfig, first_token: int, tokens: int) -> Geometry:
     missing = tokens - first_token
     wanted = missing if missing <= config.whole_prompt_tokens else config.chunk_tokens
     fits = config.chunk_bytes_max // config.bytes_per_token
-    return Geometry(first_token, tokens, max(1, min(wanted, fits)))
+    return Geometry(first_token, tokens, max(1, min(wanted, fits)), config.bytes_per_token)

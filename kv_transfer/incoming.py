@@ -1,7 +1,6 @@
 """When KV that arrives may be decoded from, and when the blocks it was to fill may be reused."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from core.events import event
 from kv_transfer.actions import (
@@ -17,33 +16,10 @@ from kv_transfer.actions import (
 )
 from kv_transfer.coverage import ChunkState, Coverage
 from kv_transfer.ended import Ended
+from kv_transfer.incoming_record import ALLOWED, IncomingRecord, IncomingState
 from kv_transfer.leases import Leases
 from kv_transfer.reasons import EndReason, Ignored
 from kv_transfer.types import ChunkHeader, Peer, TransferKey
-
-
-class IncomingState(StrEnum):
-    RESERVED = "reserved"
-    """Asked for; no blocks yet, nothing may be sent."""
-    BOUND = "bound"
-    """Blocks are granted, nothing announced yet."""
-    RECEIVING = "receiving"
-    """Chunks announced, arriving or being scattered."""
-    ABORTING = "aborting"
-    """Over, as was said; a scatter still writes, so the blocks are not yet free."""
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-ALLOWED: dict[IncomingState, tuple[IncomingState, ...]] = {
-    IncomingState.RESERVED: (IncomingState.BOUND, IncomingState.ABORTED),
-    IncomingState.BOUND: (IncomingState.RECEIVING, IncomingState.COMMITTED, IncomingState.ABORTED),
-    IncomingState.RECEIVING: (IncomingState.COMMITTED, IncomingState.ABORTING, IncomingState.ABORTED),
-    IncomingState.ABORTING: (IncomingState.ABORTED,),
-    IncomingState.COMMITTED: (),
-    IncomingState.ABORTED: (),
-}
-"""BOUND → COMMITTED is the fully cached prompt: nothing to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +28,6 @@ class IncomingConfig:
     """Of the wire layout; a chunk's length must be exactly this times its tokens."""
     ended_max: int = 4096
     """Ended transfers remembered."""
-
-
-@dataclass(slots=True)
-class _Record:
-    key: TransferKey
-    peer: Peer
-    tokens: int
-    state: IncomingState = IncomingState.RESERVED
-    coverage: Coverage | None = None
-    """From bind() on."""
-
-    @property
-    def scattering(self) -> int:
-        return self.coverage.scattering if self.coverage is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +49,7 @@ class Incoming:
         if config.bytes_per_token < 1:
             raise ValueError(f"bytes_per_token: {config.bytes_per_token}, must be at least 1")
         self._config = config
-        self._live: dict[TransferKey, _Record] = {}
+        self._live: dict[TransferKey, IncomingRecord] = {}
         self._leases: Leases[TransferKey] = Leases()
         self._ended: Ended[TransferKey, _Memory] = Ended(config.ended_max)
         self._epochs: Ended[int, int] = Ended(config.ended_max)
@@ -110,7 +72,7 @@ class Incoming:
         if key in self._live or self._ended.get(key) is not None:
             return self._ignore(Ignored.DOUBLED)
         self._leases.open(key, peer, lease_us, deadline_us, now_us)
-        self._live[key] = _Record(key, peer, tokens)
+        self._live[key] = IncomingRecord(key, peer, tokens)
         self._epochs.add(key.transfer, key.epoch)
         return []
 
@@ -304,17 +266,17 @@ class Incoming:
         return len(self._live)
 
     # ---- transitions ----
-    def _unended(self) -> list[_Record]:
+    def _unended(self) -> list[IncomingRecord]:
         return [record for record in self._live.values() if record.state is not IncomingState.ABORTING]
 
-    def _move(self, record: _Record, state: IncomingState) -> None:
+    def _move(self, record: IncomingRecord, state: IncomingState) -> None:
         assert state in ALLOWED[record.state], f"{record.key}: {record.state} -> {state}"
         record.state = state
         if not ALLOWED[state]:
             self._ended.add(record.key, _Memory(record.peer, state, bound=record.coverage is not None))
             del self._live[record.key]
 
-    def _commit_if_complete(self, record: _Record) -> list[IncomingAction]:
+    def _commit_if_complete(self, record: IncomingRecord) -> list[IncomingAction]:
         assert record.coverage is not None
         if not record.coverage.complete:
             return []
@@ -324,7 +286,7 @@ class Incoming:
         self.committed += 1
         return [Committed(record.peer, record.key)]
 
-    def _abort(self, record: _Record, reason: EndReason, *, tell_peer: bool) -> list[IncomingAction]:
+    def _abort(self, record: IncomingRecord, reason: EndReason, *, tell_peer: bool) -> list[IncomingAction]:
         self._leases.close(record.key)
         self.aborted[reason] += 1
         ended: list[IncomingAction] = [Aborted(record.peer, record.key, reason, tell_peer)]
@@ -333,7 +295,7 @@ class Incoming:
             return ended
         return ended + self._release_if_quiet(record)
 
-    def _release_if_quiet(self, record: _Record) -> list[IncomingAction]:
+    def _release_if_quiet(self, record: IncomingRecord) -> list[IncomingAction]:
         if record.scattering:
             return []
         self._move(record, IncomingState.ABORTED)
@@ -357,7 +319,7 @@ class Incoming:
         self.ignored[reason] += 1
         return [Discard(header, reason)]
 
-    def _refuse(self, record: _Record, header: ChunkHeader, reason: EndReason) -> list[IncomingAction]:
+    def _refuse(self, record: IncomingRecord, header: ChunkHeader, reason: EndReason) -> list[IncomingAction]:
         drained: list[IncomingAction] = [Drain(record.peer, header, reason)]
         return drained + self._abort(record, reason, tell_peer=True)
 

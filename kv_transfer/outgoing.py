@@ -1,7 +1,6 @@
 """Which chunk of a computed prompt goes out when, and when the blocks it was read from may be reused."""
 
-from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from dataclasses import dataclass
 
 from core.events import event
 from kv_transfer.actions import (
@@ -14,72 +13,13 @@ from kv_transfer.actions import (
     ReleaseBlocks,
     Send,
 )
+from kv_transfer.credit import Credit
 from kv_transfer.ended import Ended
-from kv_transfer.geometry import Geometry, OutgoingConfig, plan
+from kv_transfer.geometry import OutgoingConfig, plan
 from kv_transfer.leases import Leases
+from kv_transfer.outgoing_record import ALLOWED, OutgoingChunk, OutgoingRecord, OutgoingState
 from kv_transfer.reasons import EndReason, Ignored
 from kv_transfer.types import ChunkHeader, Peer, TransferKey
-
-
-class OutgoingState(StrEnum):
-    OPEN = "open"
-    """The home asked for the prompt; it has granted no blocks yet."""
-    SENDING = "sending"
-    """Bound: chunks go out as they are computed and credit allows."""
-    ENDING = "ending"
-    """Failed, as was said; a chunk is still being packed or sent, and counted."""
-    DELIVERED = "delivered"
-    FAILED = "failed"
-
-
-ALLOWED: dict[OutgoingState, tuple[OutgoingState, ...]] = {
-    OutgoingState.OPEN: (OutgoingState.SENDING, OutgoingState.FAILED),
-    OutgoingState.SENDING: (OutgoingState.DELIVERED, OutgoingState.ENDING, OutgoingState.FAILED),
-    OutgoingState.ENDING: (OutgoingState.FAILED,),
-    OutgoingState.DELIVERED: (),
-    OutgoingState.FAILED: (),
-}
-
-
-class OutgoingChunk(IntEnum):
-    """How far one outgoing chunk has come; it only ever goes up."""
-
-    PACKING = 0
-    """Being read: its blocks must stay."""
-    SENDING = 1
-    """A packed copy is on its way to or on the lane; the blocks are no longer read."""
-    UNACKNOWLEDGED = 2
-    ACKNOWLEDGED = 3
-
-
-@dataclass(slots=True)
-class _Record:
-    peer: Peer
-    key: TransferKey
-    prompt_tokens: int
-    state: OutgoingState = OutgoingState.OPEN
-    computed: int = 0
-    """Prompt tokens whose KV is in the blocks."""
-    geometry: Geometry | None = None
-    """From bound() on."""
-    chunks: dict[int, OutgoingChunk] = field(default_factory=dict)
-    """Every chunk that was asked to be packed."""
-    acknowledged: int = 0
-    released: bool = False
-
-    def count(self, state: OutgoingChunk) -> int:
-        return sum(1 for chunk in self.chunks.values() if chunk is state)
-
-    @property
-    def in_flight(self) -> int:
-        return len(self.chunks) - self.acknowledged
-
-    @property
-    def done_reading(self) -> bool:
-        """The prompt is computed, every chunk was asked for, and none is being read."""
-        if self.geometry is None or self.computed < self.prompt_tokens:
-            return False
-        return len(self.chunks) == self.geometry.chunks and not self.count(OutgoingChunk.PACKING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +43,11 @@ class Outgoing:
 
     def __init__(self, config: OutgoingConfig) -> None:
         self._config = config
-        self._live: dict[_Name, _Record] = {}
+        self._live: dict[_Name, OutgoingRecord] = {}
         self._leases: Leases[_Name] = Leases()
         self._ended: Ended[_Name, _Memory] = Ended(config.ended_max)
         self._epochs: Ended[tuple[Peer, int], int] = Ended(config.ended_max)
-        self._bytes: dict[Peer, int] = {}
-        """Packed, on the lane or unacknowledged, per peer; no entry for none."""
+        self._credit = Credit(config.credit_bytes_peer)
         self.ignored: dict[Ignored, int] = dict.fromkeys(Ignored, 0)
         self.delivered = 0
         self.failed: dict[EndReason, int] = dict.fromkeys(EndReason, 0)
@@ -134,7 +73,7 @@ class Outgoing:
             self.failed[EndReason.NOT_WANTED] += 1
             return [Failed(peer, key, EndReason.NOT_WANTED, tell_peer=False), ReleaseBlocks(peer, key)]
         self._leases.open(name, peer, lease_us, deadline_us, now_us)
-        self._live[name] = _Record(peer, key, prompt_tokens)
+        self._live[name] = OutgoingRecord(peer, key, prompt_tokens)
         self._epochs.add((peer, key.transfer), key.epoch)
         return []
 
@@ -262,7 +201,7 @@ class Outgoing:
     @event
     def lane_failed(self, peer: Peer, now_us: int) -> list[OutgoingAction]:
         """What was handed to the lane and not acknowledged may be lost; the rest goes on."""
-        lost = [r for r in self._unended() if r.peer == peer and _on_lane(r)]
+        lost = [r for r in self._unended() if r.peer == peer and r.on_lane]
         failed = [
             action for record in lost for action in self._fail(record, EndReason.LANE_FAILED, tell_peer=True)
         ]
@@ -298,7 +237,8 @@ class Outgoing:
         return record.geometry.chunks if record is not None and record.geometry is not None else None
 
     def bytes_in_flight(self, peer: Peer) -> int:
-        return self._bytes.get(peer, 0)
+        """Packed, on the lane or unacknowledged."""
+        return self._credit.used_bytes(peer)
 
     @property
     def transferring(self) -> int:
@@ -317,60 +257,47 @@ class Outgoing:
                 packs += self._pump_record(record)
         return packs
 
-    def _pump_record(self, record: _Record) -> list[OutgoingAction]:
+    def _pump_record(self, record: OutgoingRecord) -> list[OutgoingAction]:
         packs: list[OutgoingAction] = []
         assert record.geometry is not None
         while len(record.chunks) < record.geometry.chunks and record.in_flight < self._config.credit_chunks:
             chunk = len(record.chunks)
             start, stop = record.geometry.range(chunk)
-            size = (stop - start) * self._config.bytes_per_token
-            used = self._bytes.get(record.peer, 0)
-            if stop > record.computed or used + size > self._config.credit_bytes_peer:
+            if stop > record.computed or not self._credit.take(record.peer, record.geometry.bytes(chunk)):
                 break
-            self._bytes[record.peer] = used + size
             record.chunks[chunk] = OutgoingChunk.PACKING
-            packs.append(Pack(record.peer, record.key, chunk, start, stop, size))
+            packs.append(Pack(record.peer, record.key, chunk, start, stop, record.geometry.bytes(chunk)))
         return packs
 
-    def _uncount(self, record: _Record, chunk: int) -> None:
-        left = self._bytes[record.peer] - self._size(record, chunk)
-        assert left >= 0
-        if left:
-            self._bytes[record.peer] = left
-        else:
-            del self._bytes[record.peer]
-
-    def _size(self, record: _Record, chunk: int) -> int:
+    def _uncount(self, record: OutgoingRecord, chunk: int) -> None:
         assert record.geometry is not None
-        start, stop = record.geometry.range(chunk)
-        return (stop - start) * self._config.bytes_per_token
+        self._credit.give_back(record.peer, record.geometry.bytes(chunk))
 
     # ---- transitions ----
-    def _unended(self) -> list[_Record]:
+    def _unended(self) -> list[OutgoingRecord]:
         return [record for record in self._live.values() if record.state is not OutgoingState.ENDING]
 
-    def _move(self, record: _Record, state: OutgoingState) -> None:
+    def _move(self, record: OutgoingRecord, state: OutgoingState) -> None:
         assert state in ALLOWED[record.state], f"{record.key}: {record.state} -> {state}"
         record.state = state
         if not ALLOWED[state]:
             self._ended.add((record.peer, record.key), _Memory(state, opened=True))
             del self._live[(record.peer, record.key)]
 
-    def _settle(self, record: _Record) -> list[OutgoingAction]:
+    def _settle(self, record: OutgoingRecord) -> list[OutgoingAction]:
         """Releases the blocks once nothing will read them, and ends the transfer once it is delivered."""
         actions: list[OutgoingAction] = []
         if record.done_reading and not record.released:
             record.released = True
             actions.append(ReleaseBlocks(record.peer, record.key))
-        assert record.geometry is None or record.acknowledged <= record.geometry.chunks
-        if record.released and record.geometry is not None and record.acknowledged == record.geometry.chunks:
+        if record.released and record.delivered:
             self._leases.close((record.peer, record.key))
             self._move(record, OutgoingState.DELIVERED)
             self.delivered += 1
             actions.append(Delivered(record.peer, record.key))
         return actions
 
-    def _fail(self, record: _Record, reason: EndReason, *, tell_peer: bool) -> list[OutgoingAction]:
+    def _fail(self, record: OutgoingRecord, reason: EndReason, *, tell_peer: bool) -> list[OutgoingAction]:
         self._leases.close((record.peer, record.key))
         self.failed[reason] += 1
         for chunk, state in list(record.chunks.items()):
@@ -381,7 +308,7 @@ class Outgoing:
             self._move(record, OutgoingState.ENDING)
         return failed + self._wind_down(record)
 
-    def _wind_down(self, record: _Record) -> list[OutgoingAction]:
+    def _wind_down(self, record: OutgoingRecord) -> list[OutgoingAction]:
         actions: list[OutgoingAction] = []
         if not record.released and not record.count(OutgoingChunk.PACKING):
             record.released = True
@@ -390,12 +317,12 @@ class Outgoing:
             self._move(record, OutgoingState.FAILED)
         return actions
 
-    def _forget(self, record: _Record, chunk: int) -> None:
+    def _forget(self, record: OutgoingRecord, chunk: int) -> None:
         """A failed transfer's chunk: its copy is gone, and its credit returns."""
         self._uncount(record, chunk)
         del record.chunks[chunk]
 
-    def _drop_chunk(self, record: _Record, chunk: int) -> list[OutgoingAction]:
+    def _drop_chunk(self, record: OutgoingRecord, chunk: int) -> list[OutgoingAction]:
         self._forget(record, chunk)
         return self._wind_down(record) + self._pump(record.peer)
 
@@ -412,7 +339,7 @@ class Outgoing:
 
     def _chunk_in(
         self, peer: Peer, key: TransferKey, chunk: int, expected: OutgoingChunk
-    ) -> tuple[_Record | None, Ignored]:
+    ) -> tuple[OutgoingRecord | None, Ignored]:
         """The record if that chunk is in that state, or why the report changes nothing."""
         record = self._live.get((peer, key))
         if record is None:
@@ -443,16 +370,9 @@ class Outgoing:
             assert record.in_flight <= self._config.credit_chunks
             assert record.in_flight or record.state is not OutgoingState.ENDING
             for chunk, state in record.chunks.items():
-                if state is not OutgoingChunk.ACKNOWLEDGED:
-                    counted[record.peer] = counted.get(record.peer, 0) + self._size(record, chunk)
-        assert counted == self._bytes
-        assert all(used <= self._config.credit_bytes_peer for used in self._bytes.values())
+                if state is not OutgoingChunk.ACKNOWLEDGED and record.geometry is not None:
+                    counted[record.peer] = counted.get(record.peer, 0) + record.geometry.bytes(chunk)
+        self._credit.check(counted)
         self._leases.check(lambda name: self._live[name].state is not OutgoingState.ENDING)
         assert len(self._leases) == len(self._unended())
         self._ended.check()
-
-
-def _on_lane(record: _Record) -> bool:
-    return any(
-        state in (OutgoingChunk.SENDING, OutgoingChunk.UNACKNOWLEDGED) for state in record.chunks.values()
-    )

@@ -50,6 +50,7 @@ SHELLS = (
     "capacity/store.py",
     "capacity/embedded.py",
     "kv_transfer/gloo_lane.py",
+    "kv_transfer/gloo_pair.py",
     "kv_transfer/lanes.py",
     "engine/torch_backend.py",
     "engine/native_backend.py",
@@ -72,6 +73,7 @@ TORCH = (
     "engine/models/",
     "engine/kernels/",
     "kv_transfer/gloo_lane.py",
+    "kv_transfer/gloo_pair.py",
     "kv_transfer/lanes.py",
     "bench/",
 )
