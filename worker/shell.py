@@ -1,0 +1,290 @@
+"""What every worker's process is around its plain object: clock, engine thread, routers, state, drain."""
+
+import asyncio
+import os
+import random
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from core.membership import Member, MemberKind
+from core.recording_file import RecordingFile
+from core.request import Role
+from engine.engine import Engine
+from kv_transfer.gloo_lane import LaneConfig
+from kv_transfer.lane import LaneError
+from kv_transfer.lanes import Lanes
+from kv_transfer.types import Fingerprint, Peer
+from proto import router_pb2, worker_pb2, worker_pb2_grpc
+from rpc.channels import Channels
+from rpc.clock import now_us, wall_us
+from rpc.convert import model_to_wire
+from rpc.server import Server, Service, make_server
+from rpc.service_main import Process
+from worker.config import WorkerConfig
+from worker.instance import Hosted
+from worker.registration import Registration
+from worker.reports import Load, report_to_wire
+from worker.router_links import RouterLinks
+from worker.step_loop import StepLoop
+from worker.timer import Timer
+
+HEARTBEAT_S = 2.0
+"""How often peers whose stream is up are said to live, where they say nothing; well below a lease's third."""
+IDLE_CHECK_S = 1.0
+LANE_BUDGET_BYTES = 1 << 30
+LANE_RETRY_S = 0.5
+CRASHED = 70
+
+
+class PlainWorker(Protocol):
+    """What the shell needs of either role's plain object."""
+
+    @property
+    def next_deadline_us(self) -> int | None: ...
+    @property
+    def live(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def transferring(self) -> int: ...
+    @property
+    def draining(self) -> bool: ...
+    def queued_prefill_us(self) -> int: ...
+    def tick(self, now_us: int) -> list[Any]: ...
+    def drain(self, grace_us: int, now_us: int) -> list[Any]: ...
+    def take_reservations(self, now_us: int) -> list[tuple[tuple[str, int], ...]]: ...
+    def check(self) -> None: ...
+
+
+Plain = TypeVar("Plain", bound=PlainWorker)
+
+
+class WorkerShell(ABC, Generic[Plain]):
+    """Reads the clock once per event, calls one method of the plain object, performs its actions."""
+
+    role: Role
+    kind: MemberKind
+
+    def __init__(
+        self, config: WorkerConfig, hosted: Hosted, engine: Engine, plain: Plain, process: Process
+    ) -> None:
+        self.config = config
+        self.hosted = hosted
+        self.plain = plain
+        self.own = Peer(hosted.key.worker, hosted.key.incarnation)
+        self.fingerprint = Fingerprint.of(hosted.key.model, hosted.backend.layout)
+        self.process = process
+        self.loop = asyncio.get_running_loop()
+        self.channels = Channels()
+        self.steps = StepLoop(hosted.backend, self.loop, self._crash, paced=config.backend == "timed")
+        self.random = random.Random(hosted.key.incarnation)
+        self.lanes = Lanes(
+            self.own,
+            LaneConfig(),
+            LANE_BUDGET_BYTES,
+            self.loop.call_soon_threadsafe,
+            ready=self.lane_ready,
+            failed=self.lane_failed,
+        )
+        self._engine = engine
+        self._timer = Timer(self.loop, lambda: self.tell(self.plain.tick))
+        self._model = model_to_wire(hosted.key.model)
+        self._reports = 0
+        self._changed = True
+        self._address = ""
+        self._links = RouterLinks(
+            self._model, self._hello, self._plain_report, engine.prefix_hashes, self.channels, self.random
+        )
+
+    # ---- what a role adds ----
+
+    @abstractmethod
+    def perform(self, action: Any) -> None:
+        """Carry out one action of the plain object."""
+
+    @abstractmethod
+    def service(self) -> Service:
+        """The role's own gRPC service."""
+
+    @abstractmethod
+    def heartbeat(self) -> None:
+        """Say of every peer whose stream is up that it lives."""
+
+    @abstractmethod
+    def lane_ready(self, peer: Peer, epoch: int, error: LaneError | None) -> None: ...
+
+    @abstractmethod
+    def lane_failed(self, peer: Peer, epoch: int, error: LaneError) -> None: ...
+
+    @abstractmethod
+    async def close_streams(self) -> None: ...
+
+    # ---- events ----
+
+    def tell(self, event: Callable[..., list[Any]], *arguments: Any) -> None:
+        """One event of the plain object: one reading of the clock, then its actions."""
+        for action in event(*arguments, now_us()):
+            self.perform(action)
+        self._timer.set(self.plain.next_deadline_us)
+        self._changed = True
+        if self.config.check_laws:
+            self._check_or_crash()
+
+    # ---- life ----
+
+    async def run(self) -> None:
+        """Serve until asked to drain, drain, and leave."""
+        state = Service(
+            worker_pb2.DESCRIPTOR.services_by_name["Worker"].full_name,
+            _State(self),
+            worker_pb2_grpc.add_WorkerServicer_to_server,
+        )
+        server = await make_server([self.service(), state], self.config.address)
+        self._address = server.address
+        registration = Registration(self.config, self._member(), self._links, self.process.log)
+        await registration.start()
+        background = [
+            asyncio.create_task(each) for each in (self._report(), self._beat(), self._check_idle())
+        ]
+        await server.set_serving(True)
+        self.process.ready(self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model))
+        await self.process.draining.wait()
+        await self._drain(server)
+        for task in background:
+            task.cancel()
+        await registration.close()
+        await self._leave(server)
+
+    async def _drain(self, server: Server) -> None:
+        self.tell(self.plain.drain, self.config.drain_grace_us)
+        self._send_report()
+        await server.set_serving(False)
+        while self.plain.live or self.plain.transferring:
+            await asyncio.sleep(0.02)
+
+    async def _leave(self, server: Server) -> None:
+        await self.close_streams()
+        await self._links.close(flush_s=0.5)
+        await server.stop(grace_s=0.5)
+        await self.channels.close()
+        self._timer.cancel()
+        self.lanes.close()
+        await asyncio.to_thread(self.steps.close)
+
+    async def _report(self) -> None:
+        """Load and prefix events, at a steady pace while anything changes."""
+        idle = 0
+        while True:
+            await asyncio.sleep(self.config.report_interval_us / 1e6)
+            idle += 1
+            if self._changed or idle >= 10:
+                self._changed, idle = False, 0
+                self._links.send_prefixes(self._engine.take_prefix_changes())
+                self._send_report()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            self.heartbeat()
+
+    async def _check_idle(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_CHECK_S)
+            if not self.plain.live:
+                self._check_or_crash()
+
+    def _check_or_crash(self) -> None:
+        if broken := self.broken_law():
+            self.process.log.error("law_broken", law=broken)
+            self._exit()
+
+    def broken_law(self) -> str:
+        """Empty where every law holds."""
+        try:
+            self.plain.check()
+        except AssertionError:
+            return traceback.format_exc(limit=-3)
+        return ""
+
+    def _crash(self, error: BaseException) -> None:
+        """The engine thread failed: what it computed is unknown, so the process starts anew."""
+        trace = "".join(traceback.format_exception(error))
+        self.process.log.error("engine_failed", error=repr(error), trace=trace)
+        self._exit()
+
+    def _exit(self) -> None:
+        os._exit(CRASHED)
+
+    # ---- what others are told ----
+
+    def load(self) -> Load:
+        return Load(
+            blocks=self._engine.counts(),
+            running=self._engine.running,
+            waiting=self.plain.waiting,
+            transferring=self.plain.transferring,
+            queued_prefill_us=self.plain.queued_prefill_us(),
+            service_us=self._engine.service_us,
+            draining=self.plain.draining,
+        )
+
+    def snapshot(self) -> worker_pb2.WorkerSnapshot:
+        return worker_pb2.WorkerSnapshot(
+            hello=self._hello(), loads=[self._plain_report()], age_us=0, broken_law=self.broken_law()
+        )
+
+    def _send_report(self) -> None:
+        placed, ended = self.plain.take_reservations(now_us())
+        self._reports += 1
+        self._links.send_report(report_to_wire(self.load(), self._reports, self._model, placed, ended))
+
+    def _plain_report(self) -> router_pb2.LoadReport:
+        self._reports += 1
+        return report_to_wire(self.load(), self._reports, self._model)
+
+    def _hello(self) -> router_pb2.WorkerHello:
+        return router_pb2.WorkerHello(
+            worker=self.own.worker,
+            incarnation=self.own.incarnation,
+            role=self.role.value,
+            address=self._address,
+            pid=os.getpid(),
+            instances=[self.hosted.to_wire()],
+        )
+
+    def _member(self) -> Member:
+        return Member(
+            kind=self.kind,
+            id=self.own.worker,
+            address=self._address,
+            incarnation=self.own.incarnation,
+            started_us=wall_us(),
+            pid=os.getpid(),
+            models=(self.hosted.key.model,),
+        )
+
+
+class _State(worker_pb2_grpc.WorkerServicer):
+    """The part of a worker that people and gateways look at."""
+
+    def __init__(self, shell: WorkerShell[Any]) -> None:
+        self._shell = shell
+
+    async def GetState(self, request: Any, context: Any) -> worker_pb2.WorkerSnapshot:
+        return self._shell.snapshot()
+
+    async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
+        self._shell.process.drain()
+        return worker_pb2.DrainResponse()
+
+
+def open_recording(folder: str, name: str) -> RecordingFile | None:
+    """One file per process start, so that a restart never cuts what went before."""
+    if not folder:
+        return None
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    return RecordingFile(path / f"{name}.{os.getpid()}.recording")
