@@ -40,7 +40,7 @@ class StartRequest:
     job: Job
     legs: tuple[Leg, ...]
     fallback: str
-    """"require": only a prefill worker may prefill; "prefer": this worker may if that fails."""
+    """"prefer": this worker may prefill if its prefill worker fails; "require" and "never": it may not."""
     deadline_remaining_us: int
     router: str
 
@@ -173,6 +173,13 @@ class Attempt:
         log.sampled.append(sampled)
         log.finish = finish
         return run
+
+    def finish(self, choice: int, finish: FinishReason) -> Run:
+        """Remember that a choice ended with what was said last, and say it."""
+        log = self.log(choice)
+        assert log.finish is None
+        log.finish = finish
+        return Run(self.key, choice, log.next_index, (), finish, self.cached_tokens)
 
     def since(self, next_index: tuple[int, ...]) -> list[Run]:
         """What a gateway has not seen, given its next index per choice."""

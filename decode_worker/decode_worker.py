@@ -1,5 +1,6 @@
 """When a request binds its blocks, decodes, falls back and ends: the home of a request's compute."""
 
+from core.cost_model import StepCost
 from core.deadlines import Deadlines
 from core.ends import End
 from core.events import event
@@ -31,6 +32,7 @@ from decode_worker.attempts import (
 )
 from decode_worker.config import DecodeConfig
 from decode_worker.mailboxes import Mailboxes, ResumePoint
+from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.job import Bound, Stage
 from engine.plan import StepResult
@@ -45,7 +47,7 @@ from kv_transfer.actions import (
     ReleaseBlocks,
     Scatter,
 )
-from kv_transfer.incoming import Incoming
+from kv_transfer.incoming import Incoming, IncomingConfig
 from kv_transfer.reasons import EndReason
 from kv_transfer.types import ChunkHeader, Peer, TransferKey
 
@@ -182,7 +184,7 @@ class DecodeWorker:
             return self._answer(self._end(attempt, End(Outcome.COMPLETED), now_us), now_us)
         actions = self._transfer_actions(self._incoming.total(peer, transfer, drawn.chunks, now_us), now_us)
         if attempt.transfer is not None:  # neither committed by the total nor failed by it
-            self._decode_if_ready(attempt, now_us)
+            actions += self._decode_if_ready(attempt, now_us)
         return self._answer(actions, now_us)
 
     @event
@@ -281,6 +283,11 @@ class DecodeWorker:
         return min((time for time in times if time is not None), default=None)
 
     @property
+    def engine(self) -> Engine:
+        """For those who count; its events are this object's alone."""
+        return self._engine
+
+    @property
     def live(self) -> int:
         return self._ledger.live
 
@@ -373,16 +380,22 @@ class DecodeWorker:
         send = SendBound(peer, transfer, bound.cached_tokens, self._config.lease_us)
         return [send, *self._transfer_actions(answers, now_us)]
 
-    def _decode_if_ready(self, attempt: Attempt, now_us: int) -> None:
+    def _decode_if_ready(self, attempt: Attempt, now_us: int) -> list[Action]:
         """L3: decode starts from complete KV and the tokens drawn from it, never less."""
         if not (attempt.committed and attempt.drawn):
-            return
+            return []
         assert attempt.phase is Phase.RECEIVING
         assert attempt.transfer is not None
         del self._transfers[attempt.transfer]
         attempt.transfer = None
         attempt.phase = Phase.RUNNING
-        self._engine.arrive(attempt.key, attempt.firsts, now_us)
+        for token in self._engine.arrive(attempt.key, attempt.firsts, now_us):
+            if token.finish is not None and attempt.log(token.choice).finish is None:
+                # This pool has no position left after it, where the prefill worker's had.
+                self._mailboxes.say(attempt.gateway, attempt.finish(token.choice, token.finish))
+        if attempt.finished:
+            return self._end(attempt, End(Outcome.COMPLETED), now_us)
+        return []
 
     def _prefill_failed(self, attempt: Attempt, end: End, now_us: int) -> list[Action]:
         """The one fallback: the same attempt prefills here; the router hears that the leg is over."""
@@ -391,7 +404,7 @@ class DecodeWorker:
         if attempt.phase is Phase.RUNNING or attempt.end is not None:
             return []
         self._ended_legs.append((attempt.request.router, leg.reservation))
-        if attempt.request.fallback == "require":
+        if attempt.request.fallback != "prefer":
             return self._end(attempt, end, now_us)
         actions = self._drop_transfer(attempt, EndReason.CANCELLED, now_us)
         attempt.phase = Phase.RUNNING
@@ -434,7 +447,7 @@ class DecodeWorker:
                     self._unpin(key)
                     attempt = self._transfers[key]
                     attempt.committed = True
-                    self._decode_if_ready(attempt, now_us)
+                    actions += self._decode_if_ready(attempt, now_us)
                 case Aborted(peer, key, reason, tell_peer):
                     actions += self._aborted(peer, key, reason, tell_peer, now_us)
         return actions
@@ -510,3 +523,11 @@ class DecodeWorker:
             assert attempt.transfer == transfer and attempt.end is None
         assert all(attempt.phase is Phase.BINDING for attempt in self._binding.values())
         assert len(self._buried) == len(self._tombstones), "a tombstone never forgotten"
+
+
+def build(
+    config: DecodeConfig, instance: InstanceKey, engine: EngineConfig, cost: StepCost, bytes_per_token: int
+) -> DecodeWorker:
+    """From plain values only, so that a recording can be replayed."""
+    incoming = Incoming(IncomingConfig(bytes_per_token=bytes_per_token))
+    return DecodeWorker(config, instance, Engine(engine, cost), incoming)

@@ -8,8 +8,9 @@ from core.deadlines import Deadlines
 from core.ends import End
 from core.events import event
 from core.ledger import Ledger
-from core.outcomes import Outcome
+from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey
+from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.job import Computed, Stage, StepOutcome, Token
 from engine.plan import StepResult
@@ -23,6 +24,7 @@ from kv_transfer.actions import (
     ReleaseBlocks,
     Send,
 )
+from kv_transfer.geometry import OutgoingConfig
 from kv_transfer.outgoing import Outgoing
 from kv_transfer.reasons import EndReason
 from kv_transfer.types import ChunkHeader, Peer, TransferKey
@@ -62,7 +64,8 @@ class Prompt:
     request: PrefillRequest
     started_us: int = 0
     phase: Phase = Phase.WAITING
-    pinned: bool = False
+    owed_blocks: bool = False
+    """The transfer table has this prompt, and has not said yet that nothing of it will be read any more."""
 
     @property
     def key(self) -> AttemptKey:
@@ -122,6 +125,7 @@ class PrefillWorker:
         self._intake.wait(prompt.number, peer, request.job.tenant_class, prompt.tokens)
         if not request.transfer_wanted:
             return self._answer([], now_us)
+        prompt.owed_blocks = True
         lease_us = self._config.lease_us
         opened = self._outgoing.open(peer, request.transfer, prompt.tokens, lease_us, deadline_us, now_us)
         return self._answer(self._transfer_actions(opened, now_us), now_us)
@@ -234,6 +238,11 @@ class PrefillWorker:
         return min((time for time in times if time is not None), default=None)
 
     @property
+    def engine(self) -> Engine:
+        """For those who count; its events are this object's alone."""
+        return self._engine
+
+    @property
     def live(self) -> int:
         return self._ledger.live
 
@@ -273,9 +282,6 @@ class PrefillWorker:
         prompt.phase = Phase.COMPUTING
         prompt.started_us = now_us
         self._intake.compute(prompt.number, prompt.tokens)
-        if prompt.request.transfer_wanted:
-            self._engine.pin(prompt.key)
-            prompt.pinned = True
         return []
 
     def _progressed(
@@ -288,14 +294,16 @@ class PrefillWorker:
             tokens = [token for token in outcome.tokens if token.key == prompt.key]
             actions.append(self._first(prompt, tokens, now_us))
             self._intake.done(prompt.number)
-            if not prompt.request.transfer_wanted or all(token.finish for token in tokens):
+            limit = prompt.request.job.params.max_tokens
+            if not prompt.request.transfer_wanted or all(_finish(token, limit) for token in tokens):
                 return actions + self._end(prompt, End(Outcome.COMPLETED), now_us, tell=False)
             prompt.phase = Phase.SHIPPING
         answers = self._outgoing.computed(prompt.peer, transfer, computed.tokens, now_us)
         return actions + self._transfer_actions(answers, now_us)
 
     def _first(self, prompt: Prompt, tokens: list[Token], now_us: int) -> SendFirst:
-        drawn = tuple(Drawn(token.choice, token.sampled, token.finish) for token in tokens)
+        limit = prompt.request.job.params.max_tokens
+        drawn = tuple(Drawn(token.choice, token.sampled, _finish(token, limit)) for token in tokens)
         chunks = self._outgoing.chunks(prompt.peer, prompt.request.transfer) or 0
         cached, compute_us = tokens[0].cached_tokens, now_us - prompt.started_us
         return SendFirst(prompt.peer, prompt.request.transfer, drawn, cached, chunks, compute_us)
@@ -312,11 +320,13 @@ class PrefillWorker:
         aborted = self._outgoing.abort(prompt.peer, prompt.request.transfer, EndReason.CANCELLED, now_us)
         actions: list[Action] = [SendFailed(prompt.peer, prompt.request.transfer, end)] if tell else []
         actions += self._transfer_actions(aborted, now_us)
-        if not prompt.pinned:
-            self._forget(prompt)
+        self._forget_if_over(prompt)
         return actions
 
-    def _forget(self, prompt: Prompt) -> None:
+    def _forget_if_over(self, prompt: Prompt) -> None:
+        """Idempotent: the last block and the end may come in either order, or in one event."""
+        if prompt.phase is not Phase.ENDED or prompt.owed_blocks or prompt.number not in self._numbers:
+            return
         del self._prompts[(prompt.peer, prompt.request.transfer)]
         del self._numbers[prompt.number]
         del self._by_key[prompt.key]
@@ -327,7 +337,10 @@ class PrefillWorker:
         for answer in answers:
             match answer:
                 case Pack(peer, key, chunk, start, stop, _):
-                    table = self._engine.block_table(self._prompts[(peer, key)].key)
+                    owner = self._prompts[(peer, key)].key
+                    # All blocks of a prompt are taken when its compute begins, and are held by now.
+                    self._engine.pin(owner)
+                    table = self._engine.block_table(owner)
                     actions.append(PackChunk(peer, key, chunk, start, stop, table))
                 case Send(peer, header):
                     actions.append(SendChunk(peer, header))
@@ -338,7 +351,9 @@ class PrefillWorker:
                 case Delivered(peer, key):
                     actions += self._over(peer, key, End(Outcome.COMPLETED), now_us, tell=False)
                 case Failed(peer, key, reason, tell_peer):
-                    end = End(Outcome.TRANSFER_FAILED, f"KV transfer: {reason}")
+                    late = reason is EndReason.DEADLINE_EXCEEDED
+                    outcome = Outcome.DEADLINE_EXCEEDED if late else Outcome.TRANSFER_FAILED
+                    end = End(outcome, f"KV transfer: {reason}")
                     actions += self._over(peer, key, end, now_us, tell=tell_peer)
                 case Planned():
                     pass  # the number of chunks travels with the first tokens
@@ -351,13 +366,12 @@ class PrefillWorker:
     def _release(self, peer: Peer, key: TransferKey, now_us: int) -> None:
         """Nothing reads the blocks any more; they may serve the prefix cache or somebody else."""
         prompt = self._prompts.get((peer, key))
-        if prompt is None or not prompt.pinned:
+        if prompt is None or not prompt.owed_blocks:
             return
-        prompt.pinned = False
+        prompt.owed_blocks = False
         self._engine.unpin(prompt.key)
         self._engine.release(prompt.key, now_us)
-        if prompt.phase is Phase.ENDED:
-            self._forget(prompt)
+        self._forget_if_over(prompt)
 
     def _answer(self, actions: list[Action], now_us: int) -> list[Action]:
         """What every event ends with: blocks are asked for what is near, then the next step."""
@@ -381,4 +395,30 @@ class PrefillWorker:
         assert len(self._deadlines) == len(alive), "a prompt without a deadline"
         assert len(self._prompts) == len(self._numbers) == len(self._by_key)
         ended = [prompt for prompt in self._prompts.values() if prompt.phase is Phase.ENDED]
-        assert all(prompt.pinned for prompt in ended), "an ended prompt that nothing holds"
+        assert all(prompt.owed_blocks for prompt in ended), "an ended prompt that nothing holds"
+
+
+def _finish(token: Token, max_tokens: int) -> FinishReason | None:
+    """How the choice ended with its first token; that this pool is full does not end it, its home decodes."""
+    if token.finish is FinishReason.LENGTH and token.index + 1 < max_tokens:
+        return None
+    return token.finish
+
+
+def build(
+    config: PrefillConfig,
+    engine: EngineConfig,
+    cost: StepCost,
+    bytes_per_token: int,
+    chunk_tokens: int = 256,
+    whole_prompt_tokens: int = 512,
+) -> PrefillWorker:
+    """From plain values only, so that a recording can be replayed."""
+    outgoing = Outgoing(
+        OutgoingConfig(
+            bytes_per_token=bytes_per_token,
+            chunk_tokens=chunk_tokens,
+            whole_prompt_tokens=whole_prompt_tokens,
+        )
+    )
+    return PrefillWorker(config, Engine(engine, cost), outgoing, cost)
