@@ -65,7 +65,9 @@ def small_backend(*, dtype: str = "float32", block_size: int = 16, threads: int 
     )
 
 
-def folder_backend(folder: Path, *, dtype: str, block_size: int = 16, blocks: int, threads: int) -> TorchBackend:
+def folder_backend(
+    folder: Path, *, dtype: str, block_size: int = 16, blocks: int, threads: int
+) -> TorchBackend:
     """A backend over the model in a Hugging Face folder."""
     return TorchBackend(
         load_config(folder),
