@@ -85,11 +85,11 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
 
 
 def _timed(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
-    from engine.timed_backend import TimedBackend
+    from engine.timed_backend import TimedBackend, digest_layout
 
     cost = StepCost(config.timed_step_us * 1_000, config.timed_token_us * 1_000, 0)
     engine = _engine(config, config.kv_blocks or 4_096, 8_192)
-    backend = TimedBackend(cost, blocks=engine.blocks, block_size=engine.block_size, wait=True)
+    backend = TimedBackend(cost, digest_layout(engine.block_size, engine.blocks))
     identity = ModelIdentity(config.served_name or config.model, "timed")
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, None, "digest")
 
