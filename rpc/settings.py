@@ -21,6 +21,8 @@ class ConnectionSettings:
     """Both ways; a prompt of 128k tokens is below 1 MiB."""
     reconnect_backoff_min_ms: int = 100
     reconnect_backoff_max_ms: int = 2_000
+    share_port: bool = False
+    """Several server processes listen on one port, and the kernel spreads connections over them."""
     connection_age_max_s: float | None = None
     """Servers of clients behind a balancer set about 600, so that load spreads anew; internal streams
     live long, and None lets them. gRPC itself spreads the ends by a tenth."""
@@ -43,8 +45,8 @@ def server_options(settings: ConnectionSettings) -> Options:
     options = [
         *keepalive_options(settings),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", settings.ping_interval_min_ms),
-        # With port sharing a second server on a busy port would start, and take half of its calls.
-        ("grpc.so_reuseport", 0),
+        # Unasked, a second server on a busy port would start, and take half of its calls.
+        ("grpc.so_reuseport", int(settings.share_port)),
     ]
     if settings.connection_age_max_s is not None:
         options.append(("grpc.max_connection_age_ms", int(settings.connection_age_max_s * 1000)))

@@ -241,9 +241,9 @@ class World:
             self.now_us = max(self.now_us, due_us)
             self.tell("tick")
         assert self.gateway.in_flight == 0
-        for router in (0, 1):
-            if f"router{router}" not in self.gateway.routers:
-                self.router_up(router)  # one that was away hears now what it missed
+        for number in (0, 1):
+            if f"router{number}" not in self.gateway.routers:
+                self.router_up(number)  # one that was away hears now what it missed
         assert len(self.ended) == len(self.specs)
         for (router, key), settled in self.placed.items():
             assert settled, f"{router} was never told the end of {key}"

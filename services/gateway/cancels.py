@@ -1,0 +1,70 @@
+"""Where a cancel goes: to this gateway's requests, or on to the gateway that owns the id."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import grpc.aio
+
+from core.outcomes import Outcome
+from proto import gateway_pb2
+from proto.gateway_pb2_grpc import GatewayPeerStub
+from rpc.channels import Channels
+from services.gateway.request_names import RequestNames, owner_of
+
+FORWARD_TIMEOUT_S = 2.0
+
+
+class Peers(Protocol):
+    """The other gateways."""
+
+    def peers(self) -> dict[str, str]:
+        """Address by gateway id, this one's left out."""
+        ...
+
+
+class Cancels:
+    """Cancels by our id or the client's own, only within the tenant."""
+
+    def __init__(
+        self,
+        gateway: str,
+        names: RequestNames,
+        cancel: Callable[[str, Outcome, str], None],
+        peers: Peers,
+        channels: Channels,
+    ) -> None:
+        self._gateway = gateway
+        self._names = names
+        self._cancel = cancel
+        self._peers = peers
+        self._channels = channels
+
+    def cancel_here(self, tenant: str, name: str) -> bool:
+        """Whether the tenant has such a live request at this gateway."""
+        requests = self._names.find(tenant, name)
+        for request in requests:
+            self._cancel(request, Outcome.CANCELLED, "cancelled by request")
+        return bool(requests)
+
+    async def cancel(self, tenant: str, name: str) -> bool:
+        """Whether any gateway had it. A client's own id does not name its gateway: all are asked."""
+        if self.cancel_here(tenant, name):
+            return True
+        peers = self._peers.peers()
+        owner = owner_of(name)
+        if owner == self._gateway:
+            return False
+        asked = [peers[owner]] if owner in peers else list(peers.values())
+        answers = await asyncio.gather(*(self._forward(address, tenant, name) for address in asked))
+        return any(answers)
+
+    async def _forward(self, address: str, tenant: str, name: str) -> bool:
+        stub = GatewayPeerStub(self._channels.get(address))
+        request = gateway_pb2.ForwardCancelRequest(tenant=tenant, request=name)
+        try:
+            answer = await stub.ForwardCancel(request, timeout=FORWARD_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            # A gateway that is gone has no live requests.
+            return False
+        return bool(answer.found)

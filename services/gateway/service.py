@@ -1,0 +1,224 @@
+"""A gateway process: its parts, connected, from start to drain."""
+
+import asyncio
+import os
+import random
+import secrets
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from capacity.store import CapacityStore
+from core.membership import Joined, Member, MemberKind, Membership
+from core.request import ModelIdentity
+from proto import gateway_pb2, inference_pb2
+from proto.gateway_pb2_grpc import add_GatewayPeerServicer_to_server
+from proto.inference_pb2_grpc import add_InferenceServicer_to_server
+from rpc.channels import Channels
+from rpc.clock import wall_us
+from rpc.errors import ServiceError
+from rpc.metrics import CountingInterceptor, RpcMetrics, process_registry
+from rpc.server import Server, Service, make_server
+from rpc.service_main import Process
+from rpc.settings import ConnectionSettings
+from services.gateway.cancels import Cancels
+from services.gateway.config import GatewayConfig
+from services.gateway.discovery import Discovery
+from services.gateway.driver import Driver
+from services.gateway.fleet import Fleet
+from services.gateway.grpc_api import InferenceApi
+from services.gateway.http_api import HttpApi
+from services.gateway.http_server import HttpServer, listen
+from services.gateway.intake import Intake
+from services.gateway.metrics import GatewayMetrics
+from services.gateway.models import Models, ServedModel
+from services.gateway.peer_api import PeerApi
+from services.gateway.recording import recorded_gateway
+from services.gateway.request_names import RequestNames
+from services.gateway.tenants import Tenants, TenantsError
+from text.conversation import TemplateError
+from text.tokenizer import TokenizerError
+
+
+async def serve(config: GatewayConfig, process: Process) -> None:
+    """Runs until the process is told to drain. Raises ServiceError with one clear line."""
+    parts = _Parts(config, process)
+    await parts.start()
+    try:
+        await parts.until_ready()
+        await process.draining.wait()
+    finally:
+        await parts.stop()
+
+
+@dataclass(slots=True)
+class _Servers:
+    http: HttpServer
+    grpc: Server
+    peer: Server
+
+
+class _Parts:
+    """Everything one process holds."""
+
+    def __init__(self, config: GatewayConfig, process: Process) -> None:
+        self._config = config
+        self._process = process
+        self._log = process.log.bind(role="gateway", id=config.id)
+        self._incarnation = secrets.token_hex(8)
+        self._started_us = wall_us()
+        seeds = random.Random(secrets.randbits(128))
+        registry = process_registry()
+        self._rpc_metrics = RpcMetrics(registry)
+        self._gateway, self._close_recording = recorded_gateway(config, self._incarnation)
+        self._channels, self._questions = Channels(), Channels()
+        self._membership = Membership()
+        self._driver = Driver(
+            self._gateway,
+            gateway_id=config.id,
+            incarnation=self._incarnation,
+            channels=self._channels,
+            metrics=GatewayMetrics(registry, lambda: self._gateway.in_flight),
+            log=self._log,
+            seeds=seeds,
+        )
+        self._fleet = Fleet(config.id, self._gateway, self._driver, self._membership, self._questions)
+        names = RequestNames()
+        self._cancels = Cancels(config.id, names, self._driver.cancel, self._fleet, self._questions)
+        self._intake = Intake(config, _models(config), self._driver, names, seeds)
+        self._tenants = _tenants(config)
+        self._http = HttpApi(
+            config,
+            intake=self._intake,
+            tenants=self._tenants,
+            cancels=self._cancels,
+            fleet=self._fleet,
+            registry=registry,
+            is_ready=self._is_ready,
+            started_s=self._started_us // 1_000_000,
+            log=self._log,
+        )
+        self._servers: _Servers | None = None
+        self._discovery: Discovery | None = None
+        self._random = seeds
+
+    async def start(self) -> None:
+        config = self._config
+        # The ports first: a busy one is the likeliest mistake, and nothing must be left running then.
+        listening = listen(config.host, config.http_port, config.share_ports)
+        inference = InferenceApi(self._intake, self._tenants, self._cancels, self._log)
+        peer = PeerApi(config.id, self._gateway, self._cancels)
+        counting = CountingInterceptor(self._rpc_metrics)
+        try:
+            grpc_server = await make_server(
+                [
+                    Service(
+                        inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name,
+                        inference,
+                        add_InferenceServicer_to_server,
+                    )
+                ],
+                f"{config.host}:{config.grpc_port}",
+                settings=ConnectionSettings(share_port=config.share_ports),
+                interceptors=[counting],
+            )
+        except ServiceError:
+            listening.close()
+            raise
+        peer_server = await make_server(
+            [
+                Service(
+                    gateway_pb2.DESCRIPTOR.services_by_name["GatewayPeer"].full_name,
+                    peer,
+                    add_GatewayPeerServicer_to_server,
+                )
+            ],
+            f"{config.peer_host}:{config.peer_port}",
+            interceptors=[counting],
+        )
+        http_server = HttpServer(self._http, listening)
+        await http_server.start()
+        self._servers = _Servers(http_server, grpc_server, peer_server)
+        await grpc_server.set_serving(True)
+        await peer_server.set_serving(True)
+        self._join_fleet()
+
+    def _join_fleet(self) -> None:
+        assert self._servers is not None
+        config = self._config
+        for router in config.routers:
+            id, _, address = router.partition("=")
+            self._fleet.apply([Joined(Member(MemberKind.ROUTER, id, address, ""))])
+        if not config.redis_url:
+            return
+        member = Member(
+            MemberKind.GATEWAY,
+            config.id,
+            self._servers.peer.address,
+            self._incarnation,
+            started_us=self._started_us,
+            http_address=self._servers.http.address,
+            pid=os.getpid(),
+            models=tuple(ModelIdentity(model.name, model.revision) for model in config.models),
+        )
+        try:
+            store = CapacityStore(config.redis_url, f"{config.id}:{self._incarnation}", random=self._random)
+        except ValueError as error:
+            raise ServiceError(f"redis_url: {error}") from error
+        self._discovery = Discovery(store, member, self._membership, self._fleet, self._questions)
+        self._discovery.start()
+
+    def _is_ready(self) -> bool:
+        """Without Redis workers are the router's to know."""
+        has_worker = self._fleet.has_worker or not self._config.redis_url
+        return self._driver.routers_up > 0 and has_worker and not self._process.draining.is_set()
+
+    async def until_ready(self) -> None:
+        """Prints the ready line once a router and a worker can be reached."""
+        assert self._servers is not None
+        while not self._is_ready():
+            if self._process.draining.is_set():
+                return
+            await asyncio.sleep(0.02)
+        self._process.ready(
+            "gateway",
+            self._config.id,
+            self._servers.peer.address,
+            http=self._servers.http.address,
+            grpc=self._servers.grpc.address,
+        )
+
+    async def stop(self) -> None:
+        """No new calls; live ones have the grace, then they end as what they are: cancelled."""
+        grace_s = self._config.drain_grace_s
+        if self._discovery is not None:
+            await self._discovery.close()
+        if self._servers is not None:
+            await asyncio.gather(self._servers.http.stop(grace_s), self._servers.grpc.stop(grace_s))
+            await self._servers.peer.stop(0)
+        await self._driver.close()
+        await self._questions.close()
+        self._intake.close()
+        self._close_recording()
+        self._log.info(
+            "stopped", **{str(outcome): count for outcome, count in self._gateway.outcomes().items()}
+        )
+
+
+def _models(config: GatewayConfig) -> Models:
+    try:
+        return Models(tuple(ServedModel.open(model, datetime.now()) for model in config.models))
+    except (TokenizerError, TemplateError, OSError, ValueError) as error:
+        raise ServiceError(f"models: {error}") from error
+
+
+def _tenants(config: GatewayConfig) -> Tenants:
+    if not config.tenants_file:
+        return Tenants()
+    path = Path(config.tenants_file)
+    try:
+        return Tenants.parse(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServiceError(f"{path}: cannot be read: {error}") from error
+    except TenantsError as error:
+        raise ServiceError(f"{path}: {error}") from error
