@@ -82,10 +82,10 @@ def open_library(progress: build.Progress = print) -> ctypes.CDLL:
 
 
 def measure_peak_flops(dtype: str, threads: int) -> float:
-    """Multiply-adds from registers, in FLOP/s (each counts as two): the compute roof."""
+    """Multiply-adds from registers, in FLOP/s (each counts as two), best of twenty: the compute roof."""
     return float(open_library().baton_measure_peak(dtype == "bfloat16", threads))
 
 
-def measure_read_bandwidth(threads: int, bytes_read: int = 1 << 29) -> float:
-    """Bytes/s of reading memory once, best of five: the memory roof."""
+def measure_read_bandwidth(threads: int, bytes_read: int = 1 << 28) -> float:
+    """Bytes/s of reading memory once, best of twenty: the memory roof."""
     return float(open_library().baton_measure_read(bytes_read, threads))

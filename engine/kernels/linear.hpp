@@ -87,10 +87,8 @@ void multiply_tile(const typename Type::Element* x, size_t stride, const typenam
       const typename Type::Element* at = panel + p * panel_elements + size_t(k) * kPanel;
       weight[2 * p] = Type::load(at);
       weight[2 * p + 1] = Type::load(at + line);
-      if constexpr (R < 8) {
-        _mm_prefetch(at + ahead, _MM_HINT_T0);
-        _mm_prefetch(at + ahead + line, _MM_HINT_T0);
-      }
+      _mm_prefetch(at + ahead, _MM_HINT_T0);
+      _mm_prefetch(at + ahead + line, _MM_HINT_T0);
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -145,14 +143,14 @@ TileFunction<Type> tile_function(int rows, int panels) {
   }
 }
 
-// One thread's share of x [rows, K] times W. finish(row, panel, sums [32]) is the epilogue: it gets
-// each row's 32 sums of a panel once, panels of a row in ascending order.
+// x [rows, K] times `panels` of W. finish(row, panel, sums [32]) is the epilogue: it gets each row's 32
+// sums of a panel once, panels of a row in ascending order.
 template <class Type, class Finish>
 void multiply(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
               Range panels, const Finish& finish) {
   alignas(kLine) float sums[kTileRows * kTileColumns];
   const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const int group = panels_at_once((rows + tiles - 1) / std::max(tiles, 1));
+  const int group = panels_at_once(rows);
   for (int panel = panels.first; panel < panels.last; panel += group) {
     const int width = std::min(group, panels.last - panel);
     for (int tile = 0; tile < tiles; ++tile) {
@@ -167,6 +165,16 @@ void multiply(const typename Type::Element* x, size_t stride, int rows, const Pa
         }
       }
     }
+  }
+}
+
+// The same for all panels, by every thread that calls it with the same counter (0 at first).
+template <class Type, class Finish>
+void multiply_shared(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
+                     std::atomic<int>& next_panel, int threads, const Finish& finish) {
+  const int panels = weight.panels();
+  for (Range mine; (mine = draw(next_panel, panels, panels_at_once(rows), threads)).first < panels;) {
+    multiply<Type>(x, stride, rows, weight, mine, finish);
   }
 }
 

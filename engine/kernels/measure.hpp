@@ -10,33 +10,43 @@ inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+constexpr int kTurns = 20;  // the best of so many: other processes only ever make a turn slower
+
 // FLOP/s of multiply_add on all threads with operands in registers (a multiply and an add count as two).
 template <class Type>
 double measure_peak(Threads& threads) {
   constexpr int sums = 24;
-  constexpr int64_t turns = 2'000'000;
+  constexpr int64_t steps = 100'000;
   float kept[kThreadsMax];
   const typename Type::Element one[2] = {};
-  const double start = seconds_now();
-  threads.run([&](int thread) {
-    __m512 sum[sums];
-    for (auto& each : sum) each = _mm512_setzero_ps();
-    typename Type::Wide value = Type::broadcast(one);
-    for (int64_t turn = 0; turn < turns; ++turn) {
-      asm volatile("" : "+v"(value));
+  double best = 0.0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const double start = seconds_now();
+    threads.run([&](int thread) {
+      __m512 sum[sums];
 #pragma GCC unroll 24
-      for (int i = 0; i < sums; ++i) sum[i] = Type::multiply_add(sum[i], value, value);
-    }
-    __m512 all = sum[0];
+      for (int i = 0; i < sums; ++i) {
+        sum[i] = _mm512_setzero_ps();
+        asm volatile("" : "+v"(sum[i]));  // or equal sums would be computed once
+      }
+      typename Type::Wide value = Type::broadcast(one);
+      for (int64_t step = 0; step < steps; ++step) {
+        asm volatile("" : "+v"(value));  // or the loop would be computed at compile time
 #pragma GCC unroll 24
-    for (int i = 1; i < sums; ++i) all = _mm512_add_ps(all, sum[i]);
-    kept[thread] = _mm512_reduce_add_ps(all);
-  });
-  const double elapsed = seconds_now() - start + 1e-9 * (kept[0] != 0.0f);
-  return double(turns) * sums * kLanes * Type::pair * 2 * threads.count() / elapsed;
+        for (int i = 0; i < sums; ++i) sum[i] = Type::multiply_add(sum[i], value, value);
+      }
+      __m512 all = sum[0];
+#pragma GCC unroll 24
+      for (int i = 1; i < sums; ++i) all = _mm512_add_ps(all, sum[i]);
+      kept[thread] = _mm512_reduce_add_ps(all);
+    });
+    const double elapsed = seconds_now() - start + 1e-9 * (kept[0] != 0.0f);
+    best = std::max(best, double(steps) * sums * kLanes * Type::pair * 2 * threads.count() / elapsed);
+  }
+  return best;
 }
 
-// Bytes/s of reading `bytes` of memory once on all threads, best of five.
+// Bytes/s of reading `bytes` of memory once on all threads, best of kTurns.
 inline double measure_read(Threads& threads, size_t bytes) {
   Arena arena;
   arena.carve<uint8_t>(bytes);
@@ -46,7 +56,7 @@ inline double measure_read(Threads& threads, size_t bytes) {
   const int lines = int(bytes / (4 * kLine));
   double best = 0.0;
   int kept[kThreadsMax];
-  for (int turn = 0; turn < 5; ++turn) {
+  for (int turn = 0; turn < kTurns; ++turn) {
     const double start = seconds_now();
     threads.run([&](int thread) {
       const Range mine = share_of(lines, thread, threads.count());

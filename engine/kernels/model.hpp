@@ -15,6 +15,8 @@
 
 namespace baton {
 
+constexpr int kLinears = 4;  // of a layer
+
 struct Shape {
   int32_t vocab, hidden, intermediate, layers, heads, kv_heads, head_dim;
   int32_t block_size, blocks;
@@ -69,7 +71,8 @@ class ModelOf : public Model {
         query_stride_(row_stride<Type>(query_width_)),
         gated_stride_(row_stride<Type>(shape.intermediate)),
         attention_(shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.tokens_max),
-        layers_(shape.layers) {
+        layers_(shape.layers),
+        next_panel_(new std::atomic<int>[shape.layers * kLinears + 1]) {
     rows_.reserve(shape.tokens_max);
     carve_weights(), weights_.reserve(), carve_weights();
     carve_kv(), kv_.reserve(), carve_kv();
@@ -105,6 +108,7 @@ class ModelOf : public Model {
     }
     tokens_ = batch.row_first[batch.rows];
     attention_.plan(rows_, threads.count());
+    for (int i = 0; i <= shape_.layers * kLinears; ++i) next_panel_[i].store(0, std::memory_order_relaxed);
     threads.run([&](int thread) {
       embed(batch, thread);
       for (int layer = 0; layer < shape_.layers; ++layer) run_layer(layer, thread);
@@ -222,7 +226,7 @@ class ModelOf : public Model {
   void run_layer(int index, int thread) {
     const Layer& layer = layers_[index];
     normalise(layer.input_norm, thread);
-    linear(layer.qkv, normed_, normed_stride_, thread, [&](int token, int panel, const float* sums) {
+    linear(layer.qkv, normed_, normed_stride_, index * kLinears, [&](int token, int panel, const float* sums) {
       float* to = qkv_ + token * qkv_stride() + panel * kPanel;
       for (int i = 0; i < kPanel; i += kLanes) {
         const __m512 sum = _mm512_load_ps(sums + i);
@@ -233,21 +237,21 @@ class ModelOf : public Model {
     place(layer, index, thread);
     attention_.run(index, pool_, queries_, attended_, query_stride_, thread, threads);
     finish(kPhaseAttention, thread);
-    linear(layer.output, attended_, query_stride_, thread, add_to_residual());
+    linear(layer.output, attended_, query_stride_, index * kLinears + 1, add_to_residual());
     finish(kPhaseOutput, thread);
     normalise(layer.post_norm, thread);
-    linear(layer.gate_up, normed_, normed_stride_, thread, [&](int token, int panel, const float* sums) {
+    linear(layer.gate_up, normed_, normed_stride_, index * kLinears + 2, [&](int token, int panel, const float* sums) {
       const __m512 gated = _mm512_mul_ps(silu(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
       Type::narrow(gated_ + token * gated_stride_ + panel * kLanes, 0xFFFF, gated);
     });
     finish(kPhaseGateUp, thread);
-    linear(layer.down, gated_, gated_stride_, thread, add_to_residual());
+    linear(layer.down, gated_, gated_stride_, index * kLinears + 3, add_to_residual());
     finish(kPhaseDown, thread);
   }
 
   template <class Finish>
-  void linear(const Packed<Type>& weight, const Element* x, size_t stride, int thread, const Finish& epilogue) {
-    multiply<Type>(x, stride, tokens_, weight, share_of(weight.panels(), thread, threads.count()), epilogue);
+  void linear(const Packed<Type>& weight, const Element* x, size_t stride, int counter, const Finish& epilogue) {
+    multiply_shared<Type>(x, stride, tokens_, weight, next_panel_[counter], threads.count(), epilogue);
   }
 
   auto add_to_residual() {
@@ -304,8 +308,8 @@ class ModelOf : public Model {
     std::fill(best_token, best_token + batch.samples * kLanes, 0);
     finish(kPhaseNorm, thread);
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    multiply<Type>(normed_, normed_stride_, batch.samples, head_, share_of(head_.panels(), thread, threads.count()),
-                   [&](int s, int panel, const float* sums) {
+    multiply_shared<Type>(normed_, normed_stride_, batch.samples, head_, next_panel_[shape_.layers * kLinears],
+                          threads.count(), [&](int s, int panel, const float* sums) {
       for (int i = 0; i < kPanel; i += kLanes) {
         const int token = panel * kPanel + i;
         const __mmask16 real = mask_of(shape_.vocab - token);
@@ -342,6 +346,7 @@ class ModelOf : public Model {
   Arena weights_, kv_, workspace_;
   Attention<Type> attention_;
   std::vector<Layer> layers_;
+  std::unique_ptr<std::atomic<int>[]> next_panel_;  // of each linear of the step
   std::vector<RowView> rows_;
   KvPool<Type> pool_;
   Packed<Type> head_;

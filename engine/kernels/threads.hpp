@@ -7,7 +7,9 @@
 #include <immintrin.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -23,6 +25,19 @@ struct Range {
 // The share of `count` items that one of `shares` threads takes; sizes differ by at most one.
 inline Range share_of(int count, int index, int shares) {
   return {int(int64_t(count) * index / shares), int(int64_t(count) * (index + 1) / shares)};
+}
+
+// The next part of 0 .. count - 1 for a thread that is free: large parts first, then ever smaller ones
+// (guided self-scheduling, Polychronopoulos & Kuck 1987), so that a core that also serves another
+// process does less instead of making the others wait. Parts are multiples of `unit` while they can be.
+inline Range draw(std::atomic<int>& next, int count, int unit, int threads) {
+  int first = next.load(std::memory_order_relaxed);
+  for (;;) {
+    if (first >= count) return {count, count};
+    int size = threads == 1 ? count - first : std::max(1, (count - first) / (2 * threads));
+    if (size > unit) size -= size % unit;
+    if (next.compare_exchange_weak(first, first + size, std::memory_order_relaxed)) return {first, first + size};
+  }
 }
 
 class Threads {
