@@ -24,6 +24,9 @@ Action = Place | Refuse | Resync | Ask | GiveBack
 """Ask and GiveBack go to the global capacity store; an Ask is answered by `lease_answered`."""
 
 
+DRAINING = End(Outcome.DRAINING, "this router is leaving; another one takes it", retry_after_us=200_000)
+
+
 @dataclass(frozen=True, slots=True)
 class RouterSnapshot:
     """What the router counts, when asked."""
@@ -61,6 +64,7 @@ class Router:
         self._attempts = Attempts(policy, self._fleet, self._prefixes, self._permits, first_reservation)
         self._services = ServiceTotals(policy.tenants_max)
         self._resync_asked_us: dict[InstanceKey, int] = {}
+        self._draining = False
         self._retry_us: int | None = None
         """When to try the queues again after load reports."""
 
@@ -78,7 +82,7 @@ class Router:
         if known is not None:
             message = "another gateway's attempt has this id"
             return [Refuse(gateway, key, End(Outcome.DUPLICATE_REQUEST, message, "request"))]
-        end = refusal(submission, self._fleet, self._policy)
+        end = DRAINING if self._draining else refusal(submission, self._fleet, self._policy)
         if end is not None:
             return [self._refuse(gateway, key, end, now_us)]
         permit = self._permits.acquire(submission, now_us)
@@ -227,6 +231,12 @@ class Router:
     def routers_known(self, count: int, now_us: int) -> list[Action]:
         """How many routers share the tenants' limits."""
         self._leases.routers_known(count, now_us)
+        return []
+
+    @event
+    def drain(self, now_us: int) -> list[Action]:
+        """Nothing new is admitted; what waits may still be placed."""
+        self._draining = True
         return []
 
     @event
