@@ -3,14 +3,15 @@
 from collections import Counter
 
 from core.cost_model import StepCost
-from core.outcomes import FinishReason, Outcome
+from core.outcomes import Outcome
 from core.request import AttemptKey
 from engine.accounts import Accounts, Share
 from engine.config import EngineConfig
+from engine.intake import Intake
 from engine.job import BlockCounts, Bound, Computed, FirstToken, Job, Stage, StepOutcome, Token
 from engine.plan import Sampled, StepPlan, StepResult
 from engine.prefix_cache import PrefixChanges
-from engine.scheduler import Scheduler, place_us
+from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
 
@@ -18,14 +19,13 @@ from engine.sequence_blocks import SequenceBlocks
 class Assignment:
     """A job this engine has taken on."""
 
-    __slots__ = ("choices_open", "job", "sequences", "stage")
+    __slots__ = ("job", "sequences", "stage")
 
     def __init__(self, job: Job, stage: Stage, sequence: Sequence) -> None:
         self.job = job
         self.stage = stage
         self.sequences = [sequence]
         """The trunk, or the unfinished choices."""
-        self.choices_open = len(job.choices)
 
 
 class Engine:
@@ -34,12 +34,12 @@ class Engine:
     def __init__(self, config: EngineConfig, cost: StepCost) -> None:
         self.config = config
         self._cost = cost
+        self._intake = Intake(config, cost)
         self._blocks = SequenceBlocks(config)
         self._scheduler = Scheduler(config, self._blocks)
         self.accounts = Accounts(cost)
         self._assignments: dict[AttemptKey, Assignment] = {}
         self._pinned: dict[AttemptKey, list[int]] = {}
-        self._next_number = 0
         self._next_step = 0
         self._outstanding: StepPlan | None = None
         self._stepping: list[Sequence] = []
@@ -55,11 +55,16 @@ class Engine:
         Refuses INVALID_ARGUMENT (see Job), DUPLICATE_REQUEST, PROMPT_TOO_LONG (prompt, output so far
         and one more token exceed the model's positions or the whole pool) and WORKER_FULL.
         """
-        if (refusal := self._refusal(job, stage)) is not None:
+        if job.key in self._assignments:
+            return Outcome.DUPLICATE_REQUEST
+        if (refusal := self._intake.refusal(job, stage)) is not None:
             return refusal
-        self._assignments[job.key] = Assignment(job, stage, self._trunk(job, stage, now_us))
+        if len(self._assignments) >= self.config.max_jobs:
+            return Outcome.WORKER_FULL
+        sequence = self._intake.trunk(job, stage, now_us)
+        self._assignments[job.key] = Assignment(job, stage, sequence)
         if stage is not Stage.DECODE:
-            self._scheduler.enqueue(self._assignments[job.key].sequences[0])
+            self._scheduler.enqueue(sequence)
         return None
 
     def bind(self, key: AttemptKey, now_us: int) -> Bound | None:
@@ -104,7 +109,7 @@ class Engine:
         assignment = self._assignments[key]
         self._end(sequence)
         assignment.stage = Stage.FULL
-        assignment.sequences = [self._renewed(sequence)]
+        assignment.sequences = [self._intake.renewed(sequence)]
         self._scheduler.enqueue(assignment.sequences[0])
 
     def cancel(self, key: AttemptKey, now_us: int) -> None:
@@ -247,44 +252,6 @@ class Engine:
 
     # Inside
 
-    def _refusal(self, job: Job, stage: Stage) -> Outcome | None:
-        if job.key in self._assignments:
-            return Outcome.DUPLICATE_REQUEST
-        if not _is_valid(job, stage):
-            return Outcome.INVALID_ARGUMENT
-        longest = len(job.prompt) + max(len(choice.output) for choice in job.choices)
-        if longest + 1 > self.config.positions_max:
-            return Outcome.PROMPT_TOO_LONG
-        if len(self._assignments) >= self.config.max_jobs:
-            return Outcome.WORKER_FULL
-        return None
-
-    def _trunk(self, job: Job, stage: Stage, now_us: int) -> Sequence:
-        """The sequence a job starts as: its one choice, or the prompt that its choices share."""
-        tokens, draws = list(job.prompt), tuple(choice.index for choice in job.choices if not choice.output)
-        if len(job.choices) == 1:
-            tokens += job.choices[0].output
-            draws = (job.choices[0].index,)
-        sequence = Sequence(
-            self._number(), job, stage, tokens, draws, place_us(job, len(tokens), self._cost, now_us)
-        )
-        sequence.trunk = len(job.choices) > 1
-        if stage is not Stage.PREFILL:
-            sequence.slots = min(len(job.choices), self.config.max_running)
-        return sequence
-
-    def _renewed(self, sequence: Sequence) -> Sequence:
-        """A sequence to be computed here, in the place of one whose KV did not come."""
-        renewed = Sequence(
-            self._number(), sequence.job, Stage.FULL, sequence.tokens, sequence.draws, sequence.order[0]
-        )
-        renewed.trunk, renewed.slots = sequence.trunk, sequence.slots
-        return renewed
-
-    def _number(self) -> int:
-        self._next_number += 1
-        return self._next_number
-
     def _decode_sequence(self, key: AttemptKey) -> Sequence | None:
         """The sequence of a DECODE job whose KV has not arrived."""
         assignment = self._assignments.get(key)
@@ -346,13 +313,9 @@ class Engine:
         return tokens
 
     def _token(self, sequence: Sequence, sampled: Sampled) -> Token:
-        index, params = sequence.output_count, sequence.job.params
-        finish = None
-        if sampled.token in params.stop_token_ids:
-            finish = FinishReason.STOP
-        elif index + 1 >= params.max_tokens or len(sequence.tokens) + 1 >= self.config.positions_max:
-            finish = FinishReason.LENGTH
-        return Token(sequence.job.key, sampled.choice, index, sampled, finish, sequence.cached_tokens or 0)
+        finish = self._intake.finish_reason(sequence, sampled.token)
+        cached_tokens = sequence.cached_tokens or 0
+        return Token(sequence.job.key, sampled.choice, sequence.output_count, sampled, finish, cached_tokens)
 
     def _finish(self, sequence: Sequence) -> None:
         assignment = self._assignments[sequence.job.key]
@@ -370,7 +333,7 @@ class Engine:
             token = first.get(choice.index)
             if token is None or token.finish is None:
                 output = choice.output if token is None else (token.sampled.token,)
-                assignment.sequences.append(self._child(trunk, choice.index, output))
+                assignment.sequences.append(self._intake.child(trunk, choice.index, output))
         for child in assignment.sequences[1 : 1 + trunk.slots]:
             self._blocks.fork(trunk, child)
             self._scheduler.start(child)
@@ -378,26 +341,8 @@ class Engine:
             self._scheduler.enqueue(child)
         self._finish(trunk)
 
-    def _child(self, trunk: Sequence, choice: int, output: tuple[int, ...]) -> Sequence:
-        tokens = [*trunk.job.prompt, *output]
-        child = Sequence(self._number(), trunk.job, trunk.stage, tokens, (choice,), trunk.order[0])
-        child.phase = Phase.WAITING
-        child.computed_most, child.cached_tokens = trunk.computed_most, trunk.cached_tokens
-        child.pinned = trunk.pinned
-        child.block_hashes, child.unit_hashes = list(trunk.block_hashes), list(trunk.unit_hashes)
-        return child
-
     def _check_progress(self) -> None:
         """L7: with nothing to wait for, whoever waits is scheduled."""
         counts = self.counts()
         if counts.held == counts.in_flight == 0:
             assert not self._scheduler.waiting, "pending work and a free pool, and nothing scheduled"
-
-
-def _is_valid(job: Job, stage: Stage) -> bool:
-    indices = [choice.index for choice in job.choices]
-    if not job.prompt or not indices or len(dict.fromkeys(indices)) != len(indices):
-        return False
-    if any(len(choice.output) >= job.params.max_tokens for choice in job.choices):
-        return False
-    return stage is Stage.FULL or len(indices) == 1 or not any(choice.output for choice in job.choices)
