@@ -1,6 +1,7 @@
 """L10 on the oracle: a token's bits depend on its own sequence and on nothing else."""
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ def test_company_and_cuts_change_nothing(
     tokens, company = _tokens(1), _tokens(2)
     edges = [0, *sorted(cuts), LENGTH]
     backend.execute(step(row(company[: other + 1], 0, theirs)))
-    for turn, (start, stop) in enumerate(zip(edges, edges[1:], strict=False)):
+    for turn, (start, stop) in enumerate(pairwise(edges)):
         at = other + 1 + turn
         rows: list[Row] = [
             row(tokens[start:stop], start, ours, EVERYTHING),

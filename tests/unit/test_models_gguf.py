@@ -122,7 +122,7 @@ def _half(pair: Bytes) -> float:
 
 
 def _q4_k_block(block: Bytes) -> list[float]:
-    """256 values of one block, as ggml-quants.c lays them out: d, dmin, 6-bit scales and minima, 4-bit values."""
+    """256 values, as ggml-quants.c lays them out: d, dmin, 6-bit scales and minima, 4-bit values."""
     scale, minimum, packed = _half(block[:2]), _half(block[2:4]), block[4:16]
     answer: list[float] = []
     for part in range(8):
@@ -189,7 +189,7 @@ def test_every_quantization_comes_back_near_what_was_written(
 
 
 def test_rotary_rows_return_to_hugging_face_order(tmp_path: Path) -> None:
-    """The exporter interleaves the halves of each head (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute)."""
+    """Exporting interleaves the halves of a head (llama.cpp, convert_hf_to_gguf.py, permute)."""
     original = {"q": (_values("blk.0.attn_q.weight"), HEADS), "k": (_values("blk.0.attn_k.weight"), KV_HEADS)}
     permuted = {
         f"blk.0.attn_{name}.weight": (
