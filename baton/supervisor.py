@@ -58,9 +58,8 @@ class Supervisor:
         self._failed = asyncio.get_running_loop().create_future()
         everyone = asyncio.ensure_future(asyncio.gather(*waiting))
         try:
-            await asyncio.wait(
-                {everyone, self._failed}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
+            both: list[asyncio.Future[Any]] = [everyone, self._failed]
+            await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
                 raise StartFailed(self._failed.result())
             if not everyone.done():

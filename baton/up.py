@@ -1,0 +1,164 @@
+"""Runs a whole fleet on one machine until told to stop."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from baton.chat import ChatError, print_answer
+from baton.fleet_plan import STOP_ORDER, Planned, ServedModel, UpOptions, plan_fleet
+from baton.ports import PortBusy, SharedPort
+from baton.progress import ProgressLine
+from baton.supervisor import Child, StartFailed, Supervisor
+from capacity.embedded import EmbeddedServer, EmbeddedServerError, start_embedded
+
+HOST = "127.0.0.1"
+READY_TIMEOUT_S = 180.0
+SAMPLE_QUESTION = "What is the capital of France?"
+
+
+class UpError(Exception):
+    """One clear line about why the fleet cannot run."""
+
+
+def say(line: str) -> None:
+    print(f"baton: {line}", file=sys.stderr, flush=True)
+
+
+def up(
+    options: UpOptions,
+    *,
+    http_port: int,
+    grpc_port: int,
+    redis_url: str,
+    sample: bool,
+    sample_key: str = "none",
+) -> int:
+    """Start everything, print READY, serve until SIGINT or SIGTERM. Answers the exit code."""
+    ports: list[SharedPort] = []
+    store: EmbeddedServer | None = None
+    try:
+        ports += [SharedPort(HOST, http_port), SharedPort(HOST, grpc_port)]
+        model = prepare(options)
+        if not redis_url:
+            store = start_embedded()
+        planned = plan_fleet(
+            options,
+            model,
+            http_port=ports[0].port,
+            grpc_port=ports[1].port,
+            redis_url=redis_url or (store.url if store else ""),
+        )
+        return asyncio.run(_serve(planned, ports[0].port, ports[1].port, sample))
+    except (PortBusy, EmbeddedServerError, UpError, StartFailed) as error:
+        say(f"error: {error}")
+        return 1
+    finally:
+        if store is not None:
+            store.stop()
+        for port in ports:
+            port.close()
+
+
+def prepare(options: UpOptions) -> ServedModel:
+    """Find the model, convert it and build the kernels where that was not done yet, with progress shown."""
+    from engine.models.checkpoint import load_config
+    from engine.models.errors import ModelError
+    from engine.models.store import resolve
+
+    if options.tenants and not Path(options.tenants).is_file():
+        raise UpError(f"tenants: {options.tenants}: no such file")
+    try:
+        with ProgressLine() as progress:
+            folder = resolve(options.model, progress.show)
+        shape = load_config(folder.path)
+    except ModelError as error:
+        raise UpError(str(error)) from None
+    if options.device == "cpu" and options.backend == "model":
+        _build_kernels(options.dtype)
+    revision = folder.revision if options.backend == "model" else "timed"
+    return ServedModel(
+        name=folder.name,
+        revision=revision,
+        folder=str(folder.path),
+        max_positions=min(shape.max_position_embeddings, 8_192 if options.backend == "timed" else 1 << 30),
+    )
+
+
+def _build_kernels(dtype: str) -> None:
+    """Once, here, rather than in every worker at the same time; without them torch serves."""
+    from engine.kernels import build
+
+    if build.unavailable(dtype) is None:
+        with contextlib.suppress(OSError):
+            build.ensure_built(say)
+
+
+async def _serve(planned: list[Planned], http_port: int, grpc_port: int, sample: bool) -> int:
+    stopping = asyncio.Event()
+    supervisor = Supervisor(say)
+
+    def stop() -> None:
+        if stopping.is_set():
+            supervisor.kill()
+            os._exit(130)
+        stopping.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    for process in planned:
+        supervisor.add(Child(process.name, process.command, process.environment))
+    try:
+        if await _ready(supervisor, http_port, stopping):
+            print(f"READY http://{HOST}:{http_port} grpc://{HOST}:{grpc_port}", flush=True)
+            if sample:
+                await asyncio.to_thread(_sample, f"http://{HOST}:{http_port}")
+            await stopping.wait()
+    finally:
+        stopping.set()
+        say("draining")
+        roles = {process.name: process.role for process in planned}
+        await supervisor.stop(lambda child: STOP_ORDER.index(roles[child.name]))
+    return 0
+
+
+async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event) -> bool:
+    """Every process says so, and then the gateway: it sees a router, and the router a worker."""
+
+    async def everyone() -> None:
+        await supervisor.all_ready(READY_TIMEOUT_S)
+        while not await asyncio.to_thread(_answers_ready, http_port):
+            await asyncio.sleep(0.05)
+
+    starting = asyncio.create_task(everyone())
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED, timeout=READY_TIMEOUT_S)
+    stopped.cancel()
+    if not starting.done():
+        starting.cancel()
+        if not stopping.is_set():
+            raise StartFailed(f"not ready after {READY_TIMEOUT_S:.0f} s")
+        return False
+    starting.result()
+    return True
+
+
+def _answers_ready(http_port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{http_port}/ready", timeout=2) as response:
+            return bool(response.status == 200)
+    except (OSError, urllib.error.HTTPError):
+        return False
+
+
+def _sample(url: str) -> None:
+    try:
+        print_answer(url, SAMPLE_QUESTION, max_tokens=64)
+        print('Serving until Ctrl-C. Ask more:  .venv/bin/baton chat "..."', flush=True)
+    except ChatError as error:
+        say(f"the sample question failed: {error}")
