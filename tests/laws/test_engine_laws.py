@@ -17,7 +17,7 @@ from engine.plan import StepPlan
 from engine.timed_backend import TimedBackend, digest_layout
 
 COST = StepCost(base_ns=1_000_000, token_ns=20_000, context_ns=50)
-MODEL = FakeModel(vocab_size=1000, stop_token=7, stop_one_in=12)
+MODEL = FakeModel(vocab_size=1000, stop_token=7, stop_one_in=40)
 CHUNK_TOKENS = 24
 
 
@@ -47,11 +47,62 @@ class Asked:
     computed: int = 0
 
 
+@dataclass(frozen=True)
+class Wish:
+    """A job as hypothesis draws it."""
+
+    node: int
+    is_handed: bool
+    beginning: int
+    prompt_tokens: int
+    output_counts: tuple[int, ...]
+    tenant_class: TenantClass
+    max_tokens: int
+    temperature: float
+    min_tokens: int
+
+
+WISHES = st.builds(
+    Wish,
+    node=st.integers(0, 1),
+    is_handed=st.booleans(),
+    beginning=st.integers(0, 2),
+    prompt_tokens=st.one_of(st.integers(1, 40), st.sampled_from([16, 32, 64, 100, 150])),
+    output_counts=st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple),
+    tenant_class=st.sampled_from(list(TenantClass)),
+    max_tokens=st.integers(4, 90),
+    temperature=st.sampled_from([0.0, 1.0]),
+    min_tokens=st.integers(0, 40),
+)
+
+
+def _job(wish: Wish, number: int) -> Job:
+    counts = wish.output_counts
+    if wish.is_handed and len(counts) > 1:
+        counts = (0,) * len(counts)
+    return Job(
+        key=AttemptKey(f"request-{number}", 0),
+        # Equal blocks after different beginnings: tokens of one block alone prove nothing.
+        prompt=((wish.beginning,) * 4 + (9,) * 300)[: wish.prompt_tokens],
+        choices=tuple(Choice(index, tuple(range(100, 100 + count))) for index, count in enumerate(counts)),
+        params=SamplingParams(
+            max_tokens=wish.max_tokens,
+            temperature=wish.temperature,
+            min_tokens=wish.min_tokens,
+            stop_token_ids=(7,),
+        ),
+        seed=number,
+        hash_root=b"rootroot",
+        tenant="tenant",
+        tenant_class=wish.tenant_class,
+    )
+
+
 class EnginePair(RuleBasedStateMachine):
     """A prefill and a decode engine; jobs run on either alone, or are handed from one to the other."""
 
     @initialize(
-        blocks=st.tuples(st.integers(8, 24), st.integers(8, 64)),
+        tokens=st.tuples(st.integers(96, 260), st.integers(96, 260)),
         sizes=st.sampled_from([(16, 16), (16, 4), (8, 32), (4, 16)]),
         max_running=st.integers(1, 6),
         max_step_tokens=st.sampled_from([1, 7, 33, 512]),
@@ -60,7 +111,7 @@ class EnginePair(RuleBasedStateMachine):
     )
     def start(
         self,
-        blocks: tuple[int, int],
+        tokens: tuple[int, int],
         sizes: tuple[int, int],
         max_running: int,
         max_step_tokens: int,
@@ -70,7 +121,7 @@ class EnginePair(RuleBasedStateMachine):
         self.nodes = [
             self._node(
                 EngineConfig(
-                    blocks=count,
+                    blocks=count // size,
                     block_size=size,
                     max_running=max_running,
                     max_step_tokens=max_step_tokens,
@@ -79,7 +130,7 @@ class EnginePair(RuleBasedStateMachine):
                     prefix_hash_bits=prefix_hash_bits,
                 )
             )
-            for count, size in zip(blocks, sizes, strict=True)
+            for count, size in zip(tokens, sizes, strict=True)
         ]
         self.asked: dict[AttemptKey, Asked] = {}
         self.lingering_pins: list[tuple[Node, AttemptKey]] = []
@@ -90,50 +141,17 @@ class EnginePair(RuleBasedStateMachine):
         layout = digest_layout(config.block_size, config.blocks)
         return Node(Engine(config, COST), TimedBackend(COST, layout, MODEL))
 
-    @rule(
-        node=st.integers(0, 1),
-        is_handed=st.booleans(),
-        prompt_start=st.integers(0, 2),
-        prompt_tokens=st.one_of(st.integers(1, 40), st.sampled_from([16, 32, 64, 100, 200])),
-        outputs=st.lists(st.integers(0, 3), min_size=1, max_size=3),
-        tenant_class=st.sampled_from(list(TenantClass)),
-        max_tokens=st.integers(4, 40),
-        temperature=st.sampled_from([0.0, 1.0]),
-        min_tokens=st.integers(0, 4),
-    )
-    def ask(
-        self,
-        node: int,
-        is_handed: bool,
-        prompt_start: int,
-        prompt_tokens: int,
-        outputs: list[int],
-        tenant_class: TenantClass,
-        max_tokens: int,
-        temperature: float,
-        min_tokens: int,
-    ) -> None:
+    @rule(wishes=st.lists(WISHES, min_size=1, max_size=6))
+    def ask(self, wishes: list[Wish]) -> None:
+        for wish in wishes:
+            self._ask(wish)
+
+    def _ask(self, wish: Wish) -> None:
         self.next_request += 1
-        # Equal blocks after different beginnings: tokens of one block alone prove nothing.
-        prompt = ((prompt_start,) * 4 + (9,) * 300)[:prompt_tokens]
-        params = SamplingParams(
-            max_tokens=max_tokens, temperature=temperature, min_tokens=min_tokens, stop_token_ids=(7,)
-        )
-        if is_handed and len(outputs) > 1:
-            outputs = [0] * len(outputs)
-        choices = tuple(Choice(index, tuple(range(100, 100 + count))) for index, count in enumerate(outputs))
-        job = Job(
-            key=AttemptKey(f"request-{self.next_request}", 0),
-            prompt=prompt,
-            choices=choices,
-            params=params,
-            seed=self.next_request,
-            hash_root=b"namespace"[:8],
-            tenant="tenant",
-            tenant_class=tenant_class,
-        )
-        asked = Asked(job, self.nodes[1 if is_handed else node], is_handed=is_handed)
-        asked.outputs = {choice.index: [] for choice in choices}
+        job = _job(wish, self.next_request)
+        is_handed = wish.is_handed
+        asked = Asked(job, self.nodes[1 if is_handed else wish.node], is_handed=is_handed)
+        asked.outputs = {choice.index: [] for choice in job.choices}
         if asked.node.engine.add(job, Stage.DECODE if is_handed else Stage.FULL, self.now_us) is not None:
             return
         if is_handed and self.nodes[0].engine.add(job, Stage.PREFILL, self.now_us) is not None:
