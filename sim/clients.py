@@ -103,7 +103,9 @@ class Clients:
             assert output == expected[: len(output)], f"{asked.request} choice {choice}: wrong tokens"
             if asked.outcome is Outcome.COMPLETED:
                 whole = expected[: asked.stop_after] if asked.stop_after else expected
-                assert output == whole, f"{asked.request} choice {choice}: {len(output)} of {len(whole)} tokens"
+                assert output == whole, (
+                    f"{asked.request} choice {choice}: {len(output)} of {len(whole)} tokens"
+                )
         if asked.ended is not None:
             assert asked.ended.output_tokens == asked.tokens, f"{asked.request}: billed tokens"
 

@@ -1,4 +1,4 @@
-"""A decode worker in virtual time: the real plain object, its gateways' streams, its prefill workers and lanes."""
+"""A decode worker in virtual time: the real plain object, its gateways, its prefill workers and lanes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,7 +151,7 @@ class DecodeNode(WorkerNode):
             self,
             address,
             up=lambda link: link.send(HomeAttach(self.peer, self.fingerprint)),
-            message=lambda message: self._heard(peer, message),
+            message=lambda message: self._from_prefill(peer, message),
             down=lambda why: self._lost(peer, Ending(Outcome.WORKER_LOST, why)),
             refused=lambda why: self._lost(peer, Ending(Outcome.WORKER_LOST, why)),
             persistent=False,
@@ -166,7 +166,7 @@ class DecodeNode(WorkerNode):
         else:
             prefill.pending.append(message)
 
-    def _heard(self, peer: Peer, message: Any) -> None:
+    def _from_prefill(self, peer: Peer, message: Any) -> None:
         prefill = self._prefills.get(peer)
         if prefill is None:
             return

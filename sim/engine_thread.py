@@ -39,9 +39,7 @@ class EngineThread:
         self._put(Work(duration_us, run))
 
     def read(self, table: tuple[int, ...], start: int, stop: int, done: Callable[[bytes], None]) -> None:
-        self._put(
-            Work(self._copy_us(stop - start), lambda: done(self._backend.read_kv(table, start, stop)))
-        )
+        self._put(Work(self._copy_us(stop - start), lambda: done(self._backend.read_kv(table, start, stop))))
 
     def write(
         self,

@@ -83,6 +83,24 @@ class Fleet:
         spec = self.specs.get(name, config.decode)
         return DecodeNode(world, name, incarnation, spec, addresses, self.lane_speed, config.decode_config)
 
+    def crash(self, name: str) -> None:
+        """The process dies without a word; its clients' connections with it. Idempotent."""
+        node = self.nodes[name]
+        if not node.alive:
+            return
+        self.journal.note(self.loop.now_us, f"crash {node.incarnation}")
+        node.crash()
+        self.clients.gateway_died(name)
+
+    def restart(self, name: str, after_us: int = 100_000) -> None:
+        """Dies, if it lives, and is started again."""
+        self.crash(name)
+        self.loop.after(after_us, lambda: self._start_again(name))
+
+    def _start_again(self, name: str) -> None:
+        if not self.nodes[name].alive:
+            self.start(name)
+
     def gateway(self, name: str = "gateway-0") -> GatewayNode:
         node = self.nodes[name]
         assert isinstance(node, GatewayNode)
@@ -127,11 +145,12 @@ class Fleet:
         tokens = self.prompt(prompt) if isinstance(prompt, int) else prompt
         node = self.gateway(gateway)
         self._requests += 1
-        root = hash_root(tenant.name.encode() if salt is None else salt, self._model(), "digest")
+        model = self.config.decode.model
+        root = hash_root(tenant.name.encode() if salt is None else salt, model, "digest")
         spec = NewRequest(
             request=f"{gateway}.{self._requests}",
             tenant=tenant,
-            model=replace(self._model(), revision=""),
+            model=replace(model, revision=""),
             prompt=tokens,
             choices=choices,
             params=SamplingParams(
@@ -149,8 +168,12 @@ class Fleet:
         return asked
 
     def ask_at(self, at_us: int, ask: Callable[[], object]) -> None:
-        """Later; a client whose gateway is dead by then goes away."""
-        self.loop.at(at_us, lambda: ask() and None)
+        """Later."""
+
+        def now() -> None:
+            ask()
+
+        self.loop.at(at_us, now)
 
     def prompt(self, tokens: int) -> tuple[int, ...]:
         return tuple(self.random.randrange(10, 30_000) for _ in range(tokens))
@@ -159,9 +182,6 @@ class Fleet:
         """The client leaves."""
         if not asked.over:
             self.gateway(asked.gateway).cancel(asked.request, outcome)
-
-    def _model(self):  # type: ignore[no-untyped-def]
-        return self.config.decode.model
 
     # Time.
 

@@ -16,7 +16,9 @@ class Journal:
         self._keep_text = keep_text
         self._hash = hashlib.blake2b(digest_size=8)
 
-    def record(self, at_us: int, node: str, method: str, arguments: tuple[object, ...], returned: object) -> None:
+    def record(
+        self, at_us: int, node: str, method: str, arguments: tuple[object, ...], returned: object
+    ) -> None:
         self.events += 1
         self._hash.update(f"{at_us} {node} {method} ".encode())
         self._hash.update(digest(returned))

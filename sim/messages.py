@@ -130,9 +130,7 @@ def frame(sent: SendFrame) -> Frame:
 
 
 def _run(run: HomeRun) -> Run:
-    logprobs = tuple(
-        Logprobs(one.logprob, one.top) for one in run.sampled if one.logprob is not None
-    )
+    logprobs = tuple(Logprobs(one.logprob, one.top) for one in run.sampled if one.logprob is not None)
     tokens = tuple(one.token for one in run.sampled)
     return Run(
         run.key.request,

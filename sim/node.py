@@ -77,6 +77,7 @@ class Node(ABC):
 
     def told(self) -> None:
         """After each event, its actions being under way."""
+        return
 
     def tell(self, method: str, *arguments: Any) -> None:
         """One event of the plain object, and its actions."""
@@ -219,5 +220,3 @@ class Link:
                 lambda: None if self._closed or self.stream is not None else self._connect(),
                 self.node.world.random.randint(pause_us // 2, pause_us),
             )
-
-

@@ -5,6 +5,7 @@ from typing import Any
 from core.ends import End as Ending
 from core.outcomes import Outcome
 from core.request import Role
+from decode_worker.actions import SendAbort, SendBound, SendReceived
 from kv_transfer.layout import header_of
 from kv_transfer.types import ChunkHeader, Peer
 from prefill_worker.actions import (
@@ -25,7 +26,6 @@ from sim.messages import ChunkSent, HomeAttach, LaneOffer, PrefillAttached
 from sim.network import End, Stream
 from sim.node import World
 from sim.worker_node import WorkerNode, WorkerSpec
-from decode_worker.actions import SendAbort, SendBound, SendReceived
 
 
 class PrefillNode(WorkerNode):

@@ -17,6 +17,9 @@ from sim.engine_thread import EngineThread
 from sim.lanes import LaneSpeed
 from sim.node import Link, Node, World
 
+FAKE_MODEL = ModelIdentity("fake", "1")
+FAKE_WEIGHTS = FakeModel()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
@@ -24,9 +27,9 @@ class WorkerSpec:
 
     engine: EngineConfig
     cost: StepCost
-    model: ModelIdentity = ModelIdentity("fake", "1")
+    model: ModelIdentity = FAKE_MODEL
     dtype: str = "digest"
-    fake: FakeModel = FakeModel()
+    fake: FakeModel = FAKE_WEIGHTS
     fault: Fault | None = None
     """A mistake planted in its backend."""
     chunk_tokens: int = 64
@@ -78,7 +81,7 @@ class WorkerNode(Node):
                 self,
                 address,
                 up=lambda link: self._introduce(link),
-                message=lambda message, address=address: self._heard(address, message),  # type: ignore[misc]
+                message=lambda message, address=address: self._from_router(address, message),  # type: ignore[misc]
                 down=lambda why: None,
             )
         self.every(self.spec.report_interval_us, self._report)
@@ -109,7 +112,7 @@ class WorkerNode(Node):
         link.send(self._load((), ()))
         self._send_snapshot(link)
 
-    def _heard(self, address: str, message: Any) -> None:
+    def _from_router(self, address: str, message: Any) -> None:
         if isinstance(message, Resync):
             self._send_snapshot(self._links[address])
 
