@@ -19,6 +19,7 @@ from engine.timed_backend import TimedBackend, digest_layout
 COST = StepCost(base_ns=1_000_000, token_ns=20_000, context_ns=50)
 MODEL = FakeModel(vocab_size=1000, stop_token=7, stop_one_in=40)
 CHUNK_TOKENS = 24
+JOBS_MAX = 12
 
 
 @dataclass
@@ -28,6 +29,7 @@ class Node:
     engine: Engine
     backend: TimedBackend
     plan: StepPlan | None = None
+    steps: int = 0
 
 
 @dataclass
@@ -105,7 +107,7 @@ class EnginePair(RuleBasedStateMachine):
         tokens=st.tuples(st.integers(96, 260), st.integers(96, 260)),
         sizes=st.sampled_from([(16, 16), (16, 4), (8, 32), (4, 16)]),
         max_running=st.integers(1, 6),
-        max_step_tokens=st.sampled_from([1, 7, 33, 512]),
+        max_step_tokens=st.sampled_from([3, 7, 33, 512]),
         watermark=st.integers(0, 2),
         prefix_hash_bits=st.sampled_from([64, 64, 3]),
     )
@@ -143,7 +145,7 @@ class EnginePair(RuleBasedStateMachine):
 
     @rule(wishes=st.lists(WISHES, min_size=1, max_size=6))
     def ask(self, wishes: list[Wish]) -> None:
-        for wish in wishes:
+        for wish in wishes[: JOBS_MAX - len(self.asked)]:
             self._ask(wish)
 
     def _ask(self, wish: Wish) -> None:
@@ -220,12 +222,16 @@ class EnginePair(RuleBasedStateMachine):
             node.engine.check()
 
     def teardown(self) -> None:
-        for _ in range(4000):
-            if not getattr(self, "asked", None):
-                break
+        while getattr(self, "asked", None):
+            before = self._moved()
             self._everybody_moves()
-        assert not getattr(self, "asked", None), "work remains and nothing moves"
+            assert self._moved() != before, "work remains and nothing moves"
         self._nothing_remains()
+
+    def _moved(self) -> tuple[int, ...]:
+        """Changes with every step, chunk, bind and end."""
+        transfers = sum(asked.sent_to + asked.is_bound for asked in self.asked.values())
+        return (len(self.asked), transfers, *(node.steps for node in self.nodes))
 
     def _everybody_moves(self) -> None:
         while self.lingering_pins:
@@ -291,6 +297,7 @@ class EnginePair(RuleBasedStateMachine):
             return
         result = node.backend.execute(node.plan)
         node.plan = None
+        node.steps += 1
         self.now_us += result.elapsed_us
         outcome = node.engine.step_done(result, self.now_us)
         self._take_computed(outcome)
