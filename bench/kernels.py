@@ -29,7 +29,9 @@ class Roofs:
     """What the machine does at best, on these threads."""
 
     flops: float
-    """FLOP/s of multiply-adds from registers, in the model's dtype."""
+    """FLOP/s from registers in the model's dtype, on the units that the linears use."""
+    vector_flops: float
+    """The same on vector instructions alone; attention uses those even where AMX exists."""
     read_bytes_per_s: float
 
 
@@ -70,7 +72,11 @@ def main() -> None:
         *(_prefill(backend, tokens, arguments.rounds) for tokens in PREFILL_TOKENS),
     ]
     after = _roofs(arguments.dtype, arguments.threads)
-    roofs = Roofs(max(before.flops, after.flops), max(before.read_bytes_per_s, after.read_bytes_per_s))
+    roofs = Roofs(
+        flops=max(before.flops, after.flops),
+        vector_flops=max(before.vector_flops, after.vector_flops),
+        read_bytes_per_s=max(before.read_bytes_per_s, after.read_bytes_per_s),
+    )
     measured = [step(roofs, config) for step in steps]
     _print_table(arguments, backend, roofs, measured)
     if arguments.json:
@@ -147,7 +153,9 @@ def _measured(
 
 
 def _roofs(dtype: str, threads: int) -> Roofs:
-    return Roofs(binding.measure_peak_flops(dtype, threads), binding.measure_read_bandwidth(threads))
+    vector = binding.measure_peak_flops(dtype, threads)
+    tiles = binding.measure_tile_peak_flops(threads) if dtype == "bfloat16" else 0.0
+    return Roofs(max(vector, tiles), vector, binding.measure_read_bandwidth(threads))
 
 
 def _summary(
@@ -170,7 +178,8 @@ def _print_table(
     arguments: argparse.Namespace, backend: NativeBackend, roofs: Roofs, measured: list[Measured]
 ) -> None:
     print(f"{arguments.model} {arguments.dtype}, {arguments.threads} threads, {build.this_processor().model}")
-    print(f"peak {roofs.flops / 1e9:.0f} GFLOP/s, memory read {roofs.read_bytes_per_s / 1e9:.1f} GB/s")
+    amx = " on AMX" if roofs.flops > roofs.vector_flops else ""
+    print(f"peak {roofs.flops / 1e9:.0f} GFLOP/s{amx}, memory read {roofs.read_bytes_per_s / 1e9:.1f} GB/s")
     print(f"{'step':<26}{'ms':>10}{'tokens/s':>10}{'floor ms':>10}{'reached':>9}  most time in")
     for each in measured:
         most = sorted(each.phases.items(), key=lambda item: -item[1])[:3]

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "kv_pool.hpp"
+#include "tiles.hpp"
 
 namespace baton {
 
@@ -16,6 +17,7 @@ constexpr int kTileTokens = 64;
 constexpr int kTileGroups = kTileTokens / kGroup;
 constexpr int kSegmentTokens = 512;
 constexpr int kQueries = 8;
+constexpr int kScoreRows = 16;  // an AMX tile's; those past the last query are never read
 constexpr float kNothing = -1e30f;  // below any score; finite, so that kNothing - kNothing is 0
 
 // The running softmax of up to 8 queries: peak = max score (in bits: scores are scaled by log2 e),
@@ -35,7 +37,7 @@ struct Softmax {
 
 template <class Type>
 struct Queries {
-  alignas(kLine) typename Type::Element values[kQueries * kHeadDimMax];  // [query][head_dim]
+  alignas(kLine) typename Type::Element values[kScoreRows * kHeadDimMax];  // [query][head_dim]
   int visible[kQueries];  // keys that a query sees: its position + 1
   int visible_max;
   float scale;  // log2(e) / sqrt(head_dim)
@@ -135,11 +137,24 @@ void weigh(const float* weights, const float* factors, typename Type::Element* c
 }
 
 template <class Type, int R>
+void score_tile(const Queries<Type>& queries, typename Type::Element* const* groups,
+                typename Type::Element* const* next, int head_dim, float* scores) {
+#ifdef BATON_AMX
+  if constexpr (Type::pair == 2) {
+    if (head_dim % 32 == 0 && tiles_allowed()) {
+      return score_tiles(queries.values, kHeadDimMax, groups, next, head_dim, scores);
+    }
+  }
+#endif
+  score<Type, R, R <= 6 ? 4 : 2>(queries, groups, next, head_dim, scores);
+}
+
+template <class Type, int R>
 void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, const int32_t* table, int layer,
                     int head, int segment, const Softmax& state) {
   constexpr int wide = R <= 6 ? 4 : 2;
   using Element = typename Type::Element;
-  alignas(kLine) float scores[R * kTileTokens];
+  alignas(kLine) float scores[kScoreRows * kTileTokens];
   float factors[R];
   Element* groups[kTileGroups];
   Element* next[kTileGroups];
@@ -153,7 +168,7 @@ void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, cons
   find(segment * kSegmentTokens, groups);
   for (int base = segment * kSegmentTokens; base < stop; base += kTileTokens) {
     find(base + kTileTokens, next);
-    score<Type, R, wide>(queries, groups, next, pool.head_dim, scores);
+    score_tile<Type, R>(queries, groups, next, pool.head_dim, scores);
     for (int r = 0; r < R; ++r) {
       factors[r] = reweigh(scores + r * kTileTokens, queries.visible[r] - base, queries.scale, state.peak[r],
                            state.total[r]);

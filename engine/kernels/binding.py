@@ -66,6 +66,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "baton_sizes": (None, (c_void_p, POINTER(c_uint64))),
     "baton_take_phases": (None, (c_void_p, POINTER(c_uint64))),
     "baton_measure_peak": (c_double, (c_int32, c_int32)),
+    "baton_measure_tile_peak": (c_double, (c_int32,)),
     "baton_measure_read": (c_double, (c_uint64, c_int32)),
 }
 
@@ -84,6 +85,11 @@ def open_library(progress: build.Progress = print) -> ctypes.CDLL:
 def measure_peak_flops(dtype: str, threads: int) -> float:
     """Multiply-adds from registers, in FLOP/s (each counts as two), best of twenty: the compute roof."""
     return float(open_library().baton_measure_peak(dtype == "bfloat16", threads))
+
+
+def measure_tile_peak_flops(threads: int) -> float:
+    """Products of AMX tiles from registers, in FLOP/s; 0 where the kernels use none."""
+    return float(open_library().baton_measure_tile_peak(threads))
 
 
 def measure_read_bandwidth(threads: int, bytes_read: int = 1 << 28) -> float:

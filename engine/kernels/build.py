@@ -21,6 +21,8 @@ BASE_FLAGS = (
     *("-std=c++20", "-O3", "-march=x86-64-v4", "-ffp-contract=off"),
     *("-fPIC", "-shared", "-pthread", "-fno-math-errno"),
 )
+AMX_FEATURES = ("amx_tile", "amx_bf16")
+AMX_FLAGS = ("-mamx-tile", "-mamx-bf16", "-DBATON_AMX")
 BFLOAT16_FLAGS = ("-mavx512bf16", "-DBATON_BFLOAT16")
 COMPILE_SECONDS_MAX = 300
 
@@ -37,6 +39,10 @@ class Processor:
     @property
     def has_bfloat16(self) -> bool:
         return BFLOAT16_FEATURE in self.features
+
+    @property
+    def has_amx(self) -> bool:
+        return self.has_bfloat16 and all(feature in self.features for feature in AMX_FEATURES)
 
     def missing(self) -> tuple[str, ...]:
         return tuple(feature for feature in BASE_FEATURES if feature not in self.features)
@@ -88,7 +94,10 @@ def sources() -> list[Path]:
 
 
 def flags(processor: Processor) -> tuple[str, ...]:
-    return (*BASE_FLAGS, *(BFLOAT16_FLAGS if processor.has_bfloat16 else ()))
+    """The compiler's; BATON_AMX=0 keeps to the vector instructions, with their bits, where AMX exists."""
+    bfloat16 = BFLOAT16_FLAGS if processor.has_bfloat16 else ()
+    amx = AMX_FLAGS if processor.has_amx and os.environ.get("BATON_AMX") != "0" else ()
+    return (*BASE_FLAGS, *bfloat16, *amx)
 
 
 def _cache_folder() -> Path:

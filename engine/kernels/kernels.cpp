@@ -67,6 +67,11 @@ double baton_measure_peak(int32_t bfloat16, int32_t threads) {
   return bfloat16 ? 0.0 : measure_peak<Float32>(pool);
 }
 
+double baton_measure_tile_peak(int32_t threads) {
+  Threads pool(std::clamp(threads, 1, kThreadsMax));
+  return measure_tile_peak(pool);
+}
+
 double baton_measure_read(uint64_t bytes, int32_t threads) {
   Threads pool(std::clamp(threads, 1, kThreadsMax));
   return measure_read(pool, bytes);

@@ -1,7 +1,7 @@
 // y = x W^T for packed W: one kind of micro-tile, from one row to hundreds.
 //
 // Packed layout: [panel][K / pair][32 columns][pair], a panel being 32 output columns; columns past N
-// are zero. A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every
+// are zero, and K is rounded up with zeros to a multiple of 16 pairs. A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every
 // output is one float32 sum over K in ascending order: its bits do not depend on the batch, on the
 // row's place in it, on P, or on the number of threads, which divide N only. (Register blocking as in
 // Goto & van de Geijn 2008, without their split of K.)
@@ -11,6 +11,7 @@
 #include "memory.hpp"
 #include "numeric.hpp"
 #include "threads.hpp"
+#include "tiles.hpp"
 
 namespace baton {
 
@@ -33,8 +34,9 @@ struct Packed {
   typename Type::Element* data = nullptr;
   int rows = 0;  // N, the outputs
   int columns = 0;  // K, the inputs; a multiple of 16
+  int depth() const { return int(round_up(columns, 16 * Type::pair)); }  // zeros from K to here
   int panels() const { return (rows + kPanel - 1) / kPanel; }
-  size_t panel_elements() const { return size_t(columns) * kPanel; }
+  size_t panel_elements() const { return size_t(depth()) * kPanel; }
   size_t elements() const { return size_t(panels()) * panel_elements(); }
 };
 
@@ -48,9 +50,9 @@ void pack(const Packed<Type>& to, const typename Type::Element* from, bool halve
     for (int column = 0; column < kPanel; ++column) {
       const int row = halves ? panel * 16 + column % 16 + column / 16 * (to.rows / 2) : panel * kPanel + column;
       const bool real = halves ? panel * 16 + column % 16 < to.rows / 2 : row < to.rows;
-      for (int k = 0; k < to.columns; ++k) {
+      for (int k = 0; k < to.depth(); ++k) {
         out[(size_t(k / pair) * kPanel + column) * pair + k % pair] =
-            real ? from[size_t(row) * to.columns + k] : typename Type::Element(0);
+            real && k < to.columns ? from[size_t(row) * to.columns + k] : typename Type::Element(0);
       }
     }
   }
@@ -70,7 +72,7 @@ void unpack_row(const Packed<Type>& from, int row, float* to) {
 // sums [R][kTileColumns] = x [R, K] times P neighbouring panels.
 template <class Type, int R, int P>
 void multiply_tile(const typename Type::Element* x, size_t stride, const typename Type::Element* panel,
-                   size_t panel_elements, int columns, float* sums) {
+                   size_t panel_elements, int depth, float* sums) {
   constexpr int pair = Type::pair;
   constexpr int line = kLine / sizeof(typename Type::Element);
   constexpr int ahead = 2048 / sizeof(typename Type::Element);
@@ -80,7 +82,7 @@ void multiply_tile(const typename Type::Element* x, size_t stride, const typenam
 #pragma GCC unroll 8
     for (int c = 0; c < 2 * P; ++c) sum[r][c] = _mm512_setzero_ps();
   }
-  for (int k = 0; k < columns; k += pair) {
+  for (int k = 0; k < depth; k += pair) {
     typename Type::Wide weight[2 * P];
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
@@ -123,8 +125,6 @@ constexpr TileFunction<Type> tile_of_panels(int panels) {
   return nullptr;
 }
 
-inline int panels_at_once(int rows) { return rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
-
 template <class Type>
 TileFunction<Type> tile_function(int rows, int panels) {
   switch (rows) {
@@ -143,25 +143,51 @@ TileFunction<Type> tile_function(int rows, int panels) {
   }
 }
 
+template <class Type>
+int panels_at_once(int rows) {
+  if (uses_tiles<Type>()) return rows <= 16 ? 2 : 1;
+  return rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+}
+
+// The rows of the tile that begins at `first`: equal shares on vectors, full tiles on AMX.
+template <class Type>
+int tile_height(int rows, int first) {
+  if (uses_tiles<Type>()) return std::min(rows - first, 32);
+  const int tiles = (rows - first + kTileRows - 1) / kTileRows;
+  return (rows - first + tiles - 1) / tiles;
+}
+
+template <class Type>
+void run_tile(int height, int width, const typename Type::Element* x, size_t stride,
+              const typename Type::Element* panel, const Packed<Type>& weight, float* sums, bool first) {
+#ifdef BATON_AMX
+  if constexpr (Type::pair == 2) {
+    if (tiles_allowed()) {
+      if (height > 16) return multiply_high(x, stride, panel, weight.depth(), sums, kTileColumns, first);
+      const auto low = width == 2 ? multiply_low<2> : multiply_low<1>;
+      return low(x, stride, panel, weight.panel_elements(), weight.depth(), sums, kTileColumns, first);
+    }
+  }
+#endif
+  tile_function<Type>(height, width)(x, stride, panel, weight.panel_elements(), weight.depth(), sums);
+}
+
 // x [rows, K] times `panels` of W. finish(row, panel, sums [32]) is the epilogue: it gets each row's 32
 // sums of a panel once, panels of a row in ascending order.
 template <class Type, class Finish>
 void multiply(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
               Range panels, const Finish& finish) {
-  alignas(kLine) float sums[kTileRows * kTileColumns];
-  const int tiles = (rows + kTileRows - 1) / kTileRows;
-  const int group = panels_at_once(rows);
+  alignas(kLine) float sums[kTileRowsPadding * kTileColumns];
+  const int group = panels_at_once<Type>(rows);
   for (int panel = panels.first; panel < panels.last; panel += group) {
     const int width = std::min(group, panels.last - panel);
-    for (int tile = 0; tile < tiles; ++tile) {
-      const Range part = share_of(rows, tile, tiles);
-      const int height = part.last - part.first;
-      tile_function<Type>(height, width)(x + part.first * stride, stride,
-                                         weight.data + panel * weight.panel_elements(),
-                                         weight.panel_elements(), weight.columns, sums);
+    for (int first = 0, height; first < rows; first += height) {
+      height = tile_height<Type>(rows, first);
+      run_tile<Type>(height, width, x + first * stride, stride, weight.data + panel * weight.panel_elements(),
+                     weight, sums, first == 0);
       for (int row = 0; row < height; ++row) {
         for (int p = 0; p < width; ++p) {
-          finish(part.first + row, panel + p, sums + row * kTileColumns + p * kPanel);
+          finish(first + row, panel + p, sums + row * kTileColumns + p * kPanel);
         }
       }
     }
@@ -173,7 +199,7 @@ template <class Type, class Finish>
 void multiply_shared(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
                      std::atomic<int>& next_panel, int threads, const Finish& finish) {
   const int panels = weight.panels();
-  for (Range mine; (mine = draw(next_panel, panels, panels_at_once(rows), threads)).first < panels;) {
+  for (Range mine; (mine = draw(next_panel, panels, panels_at_once<Type>(rows), threads)).first < panels;) {
     multiply<Type>(x, stride, rows, weight, mine, finish);
   }
 }

@@ -46,6 +46,31 @@ double measure_peak(Threads& threads) {
   return best;
 }
 
+// FLOP/s of tile products on all threads; 0 without AMX.
+inline double measure_tile_peak(Threads& threads) {
+  double best = 0.0;
+#ifdef BATON_AMX
+  constexpr int64_t steps = 20'000;
+  if (!tiles_allowed()) return 0.0;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const double start = seconds_now();
+    threads.run([&](int) {
+      open_tiles();
+      clear_sums();
+      for (int64_t step = 0; step < steps; ++step) {
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 6);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 6);
+      }
+      close_tiles();
+    });
+    best = std::max(best, double(steps) * 4 * 16 * 16 * 32 * 2 * threads.count() / (seconds_now() - start));
+  }
+#endif
+  return best;
+}
+
 // Bytes/s of reading `bytes` of memory once on all threads, best of kTurns.
 inline double measure_read(Threads& threads, size_t bytes) {
   Arena arena;

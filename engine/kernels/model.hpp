@@ -110,9 +110,11 @@ class ModelOf : public Model {
     attention_.plan(rows_, threads.count());
     for (int i = 0; i <= shape_.layers * kLinears; ++i) next_panel_[i].store(0, std::memory_order_relaxed);
     threads.run([&](int thread) {
+      open_tiles();
       embed(batch, thread);
       for (int layer = 0; layer < shape_.layers; ++layer) run_layer(layer, thread);
       if (batch.samples > 0) sample(batch, thread);
+      close_tiles();
     });
     reduce_argmax(batch);
   }
@@ -171,12 +173,13 @@ class ModelOf : public Model {
   void carve_workspace() {
     const size_t tokens = shape_.tokens_max;
     const size_t samples = shape_.samples_max;
+    const size_t padded = std::max(tokens, samples) + kTileRowsPadding;
     residual_ = workspace_.carve<float>(tokens * shape_.hidden);
     qkv_ = workspace_.carve<float>(tokens * qkv_stride());
-    normed_ = workspace_.carve<Element>(std::max(tokens, samples) * normed_stride_);
+    normed_ = workspace_.carve<Element>(padded * normed_stride_);
     queries_ = workspace_.carve<Element>(tokens * query_stride_);
-    attended_ = workspace_.carve<Element>(tokens * query_stride_);
-    gated_ = workspace_.carve<Element>(tokens * gated_stride_);
+    attended_ = workspace_.carve<Element>(padded * query_stride_);
+    gated_ = workspace_.carve<Element>(padded * gated_stride_);
     cosines_ = workspace_.carve<float>(tokens * shape_.head_dim / 2);
     sines_ = workspace_.carve<float>(tokens * shape_.head_dim / 2);
     row_of_ = workspace_.carve<int32_t>(tokens);
