@@ -88,14 +88,8 @@ class CapacityStore:
     async def announce(self, member: Member, ttl_us: int) -> bool | Lost:
         """False where a later incarnation has this id."""
         key = self._members_key(member.kind)
-        words = (
-            member.id,
-            member.started_us,
-            member.incarnation,
-            ttl_us // 1000,
-            msgspec.json.encode(member),
-        )
-        return _as_bool(await self._call(_ANNOUNCE, [key], *words))
+        words = (member.id, member.started_us, member.incarnation, ttl_us // 1000)
+        return _as_bool(await self._call(_ANNOUNCE, [key], *words, msgspec.json.encode(member)))
 
     async def withdraw(self, member: Member) -> bool | Lost:
         """False where this incarnation was not announced (any more)."""
