@@ -49,8 +49,8 @@ class GatewayConfig:
     redis_url: str = ""
     """Where members of the fleet announce themselves."""
     routers: tuple[str, ...] = ()
-    """Addresses of routers known beforehand, host:port; others are found in Redis."""
-    record_folder: str = ""
+    """Routers known beforehand, each as id=host:port; others are found in Redis."""
+    record: str = ""
     """Where the gateway's decisions are recorded; empty: nowhere."""
     body_bytes_max: int = 16 << 20
     """A larger HTTP body is refused before it is read."""
@@ -80,6 +80,9 @@ class GatewayConfig:
         names = [model.name for model in self.models]
         if len(dict.fromkeys(names)) < len(names):
             raise ValueError("models: two have the same name")
+        for router in self.routers:
+            if not all(router.partition("=")) or ":" not in router:
+                raise ValueError(f"routers: {router!r} is not id=host:port")
         for name in ("http_port", "grpc_port", "peer_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name}: must be between 0 and 65535, not {getattr(self, name)}")

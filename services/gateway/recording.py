@@ -13,9 +13,9 @@ from services.gateway.gateway import Gateway
 def recorded_gateway(config: GatewayConfig, incarnation: str) -> tuple[Gateway, Callable[[], None]]:
     """(the gateway, what closes its recording). Raises ServiceError where the folder cannot be written."""
     gateway = Gateway(config.policy)
-    if not config.record_folder:
+    if not config.record:
         return gateway, lambda: None
-    path = Path(config.record_folder) / f"{config.id}-{incarnation}.recording"
+    path = Path(config.record) / f"{config.id}-{incarnation}.recording"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = RecordingFile(path)

@@ -42,7 +42,7 @@ from text.tokenizer import TokenizerError
 
 async def serve(config: GatewayConfig, process: Process) -> None:
     """Runs until the process is told to drain. Raises ServiceError with one clear line."""
-    parts = _Parts(config, process)
+    parts = GatewayService(config, process)
     await parts.start()
     try:
         await parts.until_ready()
@@ -52,53 +52,54 @@ async def serve(config: GatewayConfig, process: Process) -> None:
 
 
 @dataclass(slots=True)
-class _Servers:
+class Servers:
     http: HttpServer
     grpc: Server
     peer: Server
 
 
-class _Parts:
-    """Everything one process holds."""
+class GatewayService:
+    """Everything one process holds, from its sockets to its plain object."""
 
     def __init__(self, config: GatewayConfig, process: Process) -> None:
         self._config = config
         self._process = process
+        self.gateway_id = config.id
         self._log = process.log.bind(role="gateway", id=config.id)
         self._incarnation = secrets.token_hex(8)
         self._started_us = wall_us()
         seeds = random.Random(secrets.randbits(128))
         registry = process_registry()
         self._rpc_metrics = RpcMetrics(registry)
-        self._gateway, self._close_recording = recorded_gateway(config, self._incarnation)
+        self.gateway, self._close_recording = recorded_gateway(config, self._incarnation)
         self._channels, self._questions = Channels(), Channels()
-        self._membership = Membership()
-        self._driver = Driver(
-            self._gateway,
+        self.membership = Membership()
+        self.driver = Driver(
+            self.gateway,
             gateway_id=config.id,
             incarnation=self._incarnation,
             channels=self._channels,
-            metrics=GatewayMetrics(registry, lambda: self._gateway.in_flight),
+            metrics=GatewayMetrics(registry, lambda: self.gateway.in_flight),
             log=self._log,
             seeds=seeds,
         )
-        self._fleet = Fleet(config.id, self._gateway, self._driver, self._membership, self._questions)
+        self.fleet = Fleet(config.id, self.gateway, self.driver, self.membership, self._questions)
         names = RequestNames()
-        self._cancels = Cancels(config.id, names, self._driver.cancel, self._fleet, self._questions)
-        self._intake = Intake(config, _models(config), self._driver, names, seeds)
+        self._cancels = Cancels(config.id, names, self.driver.cancel, self.fleet, self._questions)
+        self._intake = Intake(config, _models(config), self.driver, names, seeds)
         self._tenants = _tenants(config)
         self._http = HttpApi(
             config,
             intake=self._intake,
             tenants=self._tenants,
             cancels=self._cancels,
-            fleet=self._fleet,
+            fleet=self.fleet,
             registry=registry,
             is_ready=self._is_ready,
             started_s=self._started_us // 1_000_000,
             log=self._log,
         )
-        self._servers: _Servers | None = None
+        self.servers: Servers | None = None
         self._discovery: Discovery | None = None
         self._random = seeds
 
@@ -107,7 +108,7 @@ class _Parts:
         # The ports first: a busy one is the likeliest mistake, and nothing must be left running then.
         listening = listen(config.host, config.http_port, config.share_ports)
         inference = InferenceApi(self._intake, self._tenants, self._cancels, self._log)
-        peer = PeerApi(config.id, self._gateway, self._cancels)
+        peer = PeerApi(config.id, self.gateway, self._cancels)
         counting = CountingInterceptor(self._rpc_metrics)
         try:
             grpc_server = await make_server(
@@ -138,26 +139,26 @@ class _Parts:
         )
         http_server = HttpServer(self._http, listening)
         await http_server.start()
-        self._servers = _Servers(http_server, grpc_server, peer_server)
+        self.servers = Servers(http_server, grpc_server, peer_server)
         await grpc_server.set_serving(True)
         await peer_server.set_serving(True)
         self._join_fleet()
 
     def _join_fleet(self) -> None:
-        assert self._servers is not None
+        assert self.servers is not None
         config = self._config
         for router in config.routers:
             id, _, address = router.partition("=")
-            self._fleet.apply([Joined(Member(MemberKind.ROUTER, id, address, ""))])
+            self.fleet.apply([Joined(Member(MemberKind.ROUTER, id, address, ""))])
         if not config.redis_url:
             return
         member = Member(
             MemberKind.GATEWAY,
             config.id,
-            self._servers.peer.address,
+            self.servers.peer.address,
             self._incarnation,
             started_us=self._started_us,
-            http_address=self._servers.http.address,
+            http_address=self.servers.http.address,
             pid=os.getpid(),
             models=tuple(ModelIdentity(model.name, model.revision) for model in config.models),
         )
@@ -165,17 +166,17 @@ class _Parts:
             store = CapacityStore(config.redis_url, f"{config.id}:{self._incarnation}", random=self._random)
         except ValueError as error:
             raise ServiceError(f"redis_url: {error}") from error
-        self._discovery = Discovery(store, member, self._membership, self._fleet, self._questions)
+        self._discovery = Discovery(store, member, self.membership, self.fleet, self._questions)
         self._discovery.start()
 
     def _is_ready(self) -> bool:
         """Without Redis workers are the router's to know."""
-        has_worker = self._fleet.has_worker or not self._config.redis_url
-        return self._driver.routers_up > 0 and has_worker and not self._process.draining.is_set()
+        has_worker = self.fleet.has_worker or not self._config.redis_url
+        return self.driver.routers_up > 0 and has_worker and not self._process.draining.is_set()
 
     async def until_ready(self) -> None:
         """Prints the ready line once a router and a worker can be reached."""
-        assert self._servers is not None
+        assert self.servers is not None
         while not self._is_ready():
             if self._process.draining.is_set():
                 return
@@ -183,9 +184,9 @@ class _Parts:
         self._process.ready(
             "gateway",
             self._config.id,
-            self._servers.peer.address,
-            http=self._servers.http.address,
-            grpc=self._servers.grpc.address,
+            self.servers.peer.address,
+            http=self.servers.http.address,
+            grpc=self.servers.grpc.address,
         )
 
     async def stop(self) -> None:
@@ -193,15 +194,15 @@ class _Parts:
         grace_s = self._config.drain_grace_s
         if self._discovery is not None:
             await self._discovery.close()
-        if self._servers is not None:
-            await asyncio.gather(self._servers.http.stop(grace_s), self._servers.grpc.stop(grace_s))
-            await self._servers.peer.stop(0)
-        await self._driver.close()
+        if self.servers is not None:
+            await asyncio.gather(self.servers.http.stop(grace_s), self.servers.grpc.stop(grace_s))
+            await self.servers.peer.stop(0)
+        await self.driver.close()
         await self._questions.close()
         self._intake.close()
         self._close_recording()
         self._log.info(
-            "stopped", **{str(outcome): count for outcome, count in self._gateway.outcomes().items()}
+            "stopped", **{str(outcome): count for outcome, count in self.gateway.outcomes().items()}
         )
 
 
