@@ -124,6 +124,7 @@ class FakeAttempt:
     """One attempt at a fake worker."""
 
     start: decode_pb2.Start
+    gateway: str
     answers: list[list[int]]
     sent: list[int] = field(default_factory=list)
     ended: bool = False
@@ -147,6 +148,8 @@ class FakeWorker(DecodeServicer):
         self.resumes: list[int] = []
         self.paused = False
         self.pace_s = 0.0
+        self._gateways: dict[int, str] = {}
+        """By stream."""
         self.cached_tokens = 0
         self._streams: list[InboundStream[decode_pb2.GatewayMessage, decode_pb2.DecodeMessage]] = []
         self._stream: InboundStream[decode_pb2.GatewayMessage, decode_pb2.DecodeMessage] | None = None
@@ -159,6 +162,7 @@ class FakeWorker(DecodeServicer):
             await stream.serve(lambda message: self._take(stream, message))
         finally:
             self._streams.remove(stream)
+            self._gateways.pop(id(stream), None)
             stepping.cancel()
 
     def break_streams(self) -> None:
@@ -179,7 +183,7 @@ class FakeWorker(DecodeServicer):
             self.starts.append(start)
             answers = [self._answer(start, choice) for choice in start.choices]
             sent = [len(choice.output) for choice in start.choices]
-            self.attempts[start.request, start.attempt] = FakeAttempt(start, answers, sent)
+            self.attempts[start.request, start.attempt] = FakeAttempt(start, self._gateways[id(stream)], answers, sent)
         elif kind == "cancel":
             key = (message.cancel.request, message.cancel.attempt)
             self.cancels.append(key)
@@ -187,6 +191,7 @@ class FakeWorker(DecodeServicer):
 
     def _attach(self, stream: Any, attach: decode_pb2.GatewayAttach) -> None:
         self.resumes.append(len(attach.resume))
+        self._gateways[id(stream)] = attach.gateway
         unknown = []
         for resume in attach.resume:
             attempt = self.attempts.get((resume.request, resume.attempt))
@@ -205,7 +210,10 @@ class FakeWorker(DecodeServicer):
 
     def _step(self, stream: Any) -> None:
         frame = decode_pb2.Frame()
+        gateway = self._gateways.get(id(stream))
         for key, attempt in list(self.attempts.items()):
+            if attempt.gateway != gateway:
+                continue
             for position in range(len(attempt.answers)):
                 self._advance(frame, key, attempt, position)
             answers = zip(attempt.sent, attempt.answers, strict=True)

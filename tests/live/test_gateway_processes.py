@@ -1,0 +1,153 @@
+"""Two gateway processes on one port, found through a real store."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import httpx
+
+from baton.ports import SharedPort
+from capacity.embedded import start_embedded
+from capacity.store import CapacityStore
+from core.membership import Member, MemberKind
+from proto import inference_pb2 as api
+from proto.inference_pb2_grpc import InferenceStub
+from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet
+
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": "SAY LONG ab"}], "max_tokens": 4000}
+
+
+@asynccontextmanager
+async def gateway_process(**settings: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    told = {f"BATON_GATEWAY_{name.upper()}": json.dumps(value) for name, value in settings.items()}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "baton.main", "gateway"),
+        env={**os.environ, **told},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ready_line(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    async with asyncio.timeout(30.0):
+        line: dict[str, Any] = json.loads(await process.stdout.readline())
+    return line
+
+
+async def announce(fleet: FakeFleet, url: str) -> None:
+    store = CapacityStore(url, "test", random=random.Random(1))
+    worker = fleet.workers[0]
+    for member in (
+        Member(MemberKind.ROUTER, "router-0", fleet.router_address, "1"),
+        Member(MemberKind.DECODE, worker.id, worker.address, worker.incarnation),
+    ):
+        assert await store.announce(member, 60_000_000) is True
+    await store.close()
+
+
+async def test_two_processes_share_a_port_and_forward_cancels(tmp_path: Path) -> None:
+    store = start_embedded()
+    http_port, grpc_port = SharedPort("127.0.0.1", 0), SharedPort("127.0.0.1", 0)
+    try:
+        async with fake_fleet(tmp_path / "model") as fleet:
+            await announce(fleet, store.url)
+            common: dict[str, Any] = {
+                "http_port": http_port.port,
+                "grpc_port": grpc_port.port,
+                "share_ports": True,
+                "redis_url": store.url,
+                "drain_grace_s": 1.0,
+                "models": [{"name": "tiny", "folder": str(fleet.folder), "max_positions": 4096}],
+            }
+            async with (
+                gateway_process(id="gw-a", **common) as first,
+                gateway_process(id="gw-b", **common) as second,
+            ):
+                lines = await asyncio.gather(ready_line(first), ready_line(second))
+                assert [line["id"] for line in lines] == ["gw-a", "gw-b"]
+                assert [line["pid"] for line in lines] == [first.pid, second.pid]
+                await use_both(fleet, http_port.port, grpc_port.port)
+                for process in (first, second):
+                    process.send_signal(signal.SIGTERM)
+                    assert await asyncio.wait_for(process.wait(), 10.0) == 0
+    finally:
+        http_port.close()
+        grpc_port.close()
+        store.stop()
+
+
+async def use_both(fleet: FakeFleet, http_port: int, grpc_port: int) -> None:
+    fleet.workers[0].pace_s = 0.01
+    url = f"http://127.0.0.1:{http_port}"
+    owners: dict[str, str] = {}
+    running = []
+    # The kernel spreads connections: a few more reach both.
+    while len(owners) < 2:
+        before = len(fleet.workers[0].attempts)
+        running.append(asyncio.ensure_future(one_request(url)))
+        await eventually(lambda before=before: len(fleet.workers[0].attempts) > before)  # type: ignore[misc]
+        request = list(fleet.workers[0].attempts)[-1][0]
+        owners[request.split("-")[1] + request.split("-")[2]] = request
+    async with httpx.AsyncClient(base_url=url) as client:
+        await eventually_fleet(client)
+    ids = [key[0] for key in fleet.workers[0].attempts]
+    for request in ids[::2]:
+        async with httpx.AsyncClient(base_url=url) as client:
+            assert (await client.post(f"/v1/requests/{request}/cancel")).status_code == 200
+    for request in ids[1::2]:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{grpc_port}") as channel:
+            assert (await InferenceStub(channel).Cancel(api.CancelRequest(request_id=request))).found
+    assert [answer.status_code for answer in await asyncio.gather(*running)] == [499] * len(ids)
+    await eventually(lambda: not fleet.workers[0].attempts and not fleet.router.live)
+
+
+async def one_request(url: str) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
+        return await client.post("/v1/chat/completions", json=BODY)
+
+
+async def eventually_fleet(client: httpx.AsyncClient) -> None:
+    """Until the gateways know each other."""
+    async with asyncio.timeout(10.0):
+        while True:
+            shown = (await client.get("/fleet")).json()
+            if [gateway["id"] for gateway in shown["gateways"]] == ["gw-a", "gw-b"]:
+                break
+    assert shown["routers"][0]["id"] == "router-0"
+    assert shown["tenants"]["default"]["in_flight"] == sum(g["in_flight"] for g in shown["gateways"])
+
+
+async def test_mistakes_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
+    async with fake_fleet(tmp_path / "model") as fleet:
+        model = {"name": "tiny", "folder": str(fleet.folder), "max_positions": 4096}
+        port = int(fleet.url.rpartition(":")[2])
+        (tmp_path / "tenants.toml").write_text("[[tenant]]\nname = 1\n")
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"http_port": port, "grpc_port": 0}, "cannot listen on 127.0.0.1"),
+            ({"tenants_file": str(tmp_path / "tenants.toml")}, "tenant[0].name: wrong type"),
+            ({"models": [{**model, "folder": str(tmp_path / "nothing")}]}, "tokenizer.json"),
+        ]
+
+        async def start(told: dict[str, Any]) -> tuple[int | None, str]:
+            async with gateway_process(**{"id": "gw", "models": [model], "http_port": 0, **told}) as process:
+                _, errors = await asyncio.wait_for(process.communicate(), 30.0)
+            return process.returncode, errors.decode()
+
+        found = await asyncio.gather(*(start(told) for told, _ in wrong))
+    for (code, errors), (_, line) in zip(found, wrong, strict=True):
+        assert code == 2 and line in errors and errors.count("\n") == 1, errors
