@@ -158,7 +158,9 @@ class Attempts:
                 longs = False
             elif found is Blocked.BATCH_HEADROOM:
                 batch = False
-            elif found in (Blocked.DECODE_FULL, Blocked.PREFILL_BUSY) and not _is_picky(attempt.submission):
+            elif found in (Blocked.DECODE_FULL, Blocked.PREFILL_BUSY) and not self._is_picky(
+                attempt.submission
+            ):
                 # It is this one's turn: smaller ones must not live on what it waits for.
                 backlog.blocked = True
                 break
@@ -347,6 +349,14 @@ class Attempts:
     def _may_serve(self, attempt: Attempt) -> bool:
         return self._fleet.may_serve(attempt.submission.model, attempt.submission.dtype)
 
+    def _is_picky(self, submission: Submission) -> bool:
+        """Whether room may exist that this one cannot use and others of its queue can."""
+        if submission.avoid_workers:
+            return True
+        anyone = ModelIdentity(submission.model.name, adapter=submission.model.adapter)
+        mine, all_ = (self._fleet.groups(submission.model, submission.dtype), self._fleet.groups(anyone, ""))
+        return len(mine) < len(all_)
+
     def _latest_start_us(self, attempt: Attempt) -> int:
         """When it is given up in the queue: with a deadline, when what is left could not hold it."""
         patience_us = attempt.arrived_us + self._policy.queue_wait_max_us
@@ -386,8 +396,3 @@ class Attempts:
         self.end(attempt, end.outcome, now_us)
         self.remember(attempt.key, end)
         return Refuse(attempt.gateway, attempt.key, end)
-
-
-def _is_picky(submission: Submission) -> bool:
-    """Whether room may exist that only this one cannot use."""
-    return bool(submission.dtype or submission.avoid_workers or submission.model.revision)
