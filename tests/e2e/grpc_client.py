@@ -1,7 +1,7 @@
 """The public gRPC API, as a client would use it: many requests on one stream."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +47,9 @@ class Conversation:
     """One bidirectional stream to a gateway."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(
-            address.removeprefix("grpc://"), options=[("grpc.use_local_subchannel_pool", 1)]
-        )
+        # A pool of its own: two conversations are two connections, and may meet two gateway processes.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channel = grpc.aio.insecure_channel(address.removeprefix("grpc://"), options=options)
         self.stub = inference_pb2_grpc.InferenceStub(self._channel)
         self.answers: dict[str, Answer] = {}
         self._call: Any = None
@@ -91,8 +91,3 @@ async def until(holds: Callable[[], bool], within_s: float, what: str) -> None:
         while not holds():
             await asyncio.sleep(0.01)
     assert holds(), what
-
-
-async def conversation(address: str) -> AsyncIterator[Conversation]:
-    async with Conversation(address) as talk:
-        yield talk

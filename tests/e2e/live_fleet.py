@@ -57,11 +57,8 @@ class LiveFleet:
         busy = sum(worker[count] for worker in workers for count in counts)
         busy += sum(router["in_flight"] + router["queued"] for router in found["routers"])
         busy += sum(gateway["in_flight"] for gateway in found["gateways"])
-        whole = all(
-            w["blocks_free"] + w["blocks_cached"] + w["blocks_held"] + w["blocks_in_flight"]
-            == w["blocks_total"]
-            for w in workers
-        )
+        states = ("blocks_free", "blocks_cached", "blocks_held", "blocks_in_flight")
+        whole = all(sum(worker[state] for state in states) == worker["blocks_total"] for worker in workers)
         return bool(workers) and busy == 0 and whole
 
     def stop(self) -> int:

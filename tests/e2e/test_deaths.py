@@ -103,7 +103,7 @@ async def test_with_no_decode_worker_left_errors_are_clear_and_service_returns(p
             kill(worker["pid"])
         await all_ended(answers)
     for answer in answers:
-        # Either the restarted workers finished it, exactly as far as it got, or it says so and may be retried.
+        # Either the restarted workers finished it, or it says that it ended and may be retried.
         if answer.error is not None:
             assert answer.error.reason in ("worker_lost", "no_worker"), answer.error
             assert answer.error.retry_after_ms > 0

@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import references
 from tests.e2e.grpc_client import Conversation
-from tests.e2e.live_fleet import LiveFleet, running
+from tests.e2e.live_fleet import LiveFleet, eventually, running
 
 References = Callable[[], list[dict[str, Any]]]
 BOTH = pytest.mark.parametrize("load", [references.own, references.beside], ids=["own", "beside"])
@@ -50,6 +50,4 @@ def test_colocated_equals_transformers() -> None:
 
 def test_the_sample_answer_says_paris() -> None:
     with running() as fleet:
-        from tests.e2e.live_fleet import eventually
-
         eventually(lambda: any("Paris" in line for line in list(fleet.lines)), 30, "the sample answer")

@@ -1,9 +1,11 @@
 """Many requests on one stream, cancels in every way a client has, sockets dropped at any moment."""
 
 import asyncio
+import contextlib
 import json
 import random
 import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 from proto import inference_pb2 as api
@@ -36,12 +38,12 @@ async def test_a_stream_of_32_requests_of_which_half_are_cancelled(exact_fleet: 
     await asyncio.to_thread(eventually, exact_fleet.nothing_held, 1.0, "nothing is held anywhere")
 
 
-async def begin(talk: Conversation, number: int, cases: list[dict[str, object]]) -> Answer:
+async def begin(talk: Conversation, number: int, cases: list[dict[str, Any]]) -> Answer:
     """Those to be cancelled would run for long, so that no cancel comes too late."""
     case = cases[number % len(cases)]
     if number % 4 < 2:
-        return await talk.start(str(number), case["prompt_tokens"], max_tokens=2_000, ignore_eos=True)  # type: ignore[arg-type]
-    return await talk.start(str(number), case["prompt_tokens"])  # type: ignore[arg-type]
+        return await talk.start(str(number), case["prompt_tokens"], max_tokens=2_000, ignore_eos=True)
+    return await talk.start(str(number), case["prompt_tokens"])
 
 
 async def cancel_elsewhere(address: str, answer: Answer) -> None:
@@ -75,12 +77,10 @@ def test_100_streams_dropped_at_random_moments(exact_fleet: LiveFleet) -> None:
 
 
 def drop(client: socket.socket, chance: random.Random) -> None:
-    """After nothing, after the headers, or after some tokens; abruptly, without a goodbye in half the cases."""
+    """After nothing, after the headers, or after some tokens; in half the cases without a goodbye."""
     client.settimeout(chance.choice([0.001, 0.05, 0.3]))
-    try:
+    with contextlib.suppress(TimeoutError):
         client.recv(chance.choice([1, 400, 4_000]))
-    except TimeoutError:
-        pass
     if chance.random() < 0.5:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
     client.close()
@@ -96,7 +96,7 @@ def post_stream(url: str, content: str) -> socket.socket:
     return post(url, body | {"temperature": 0, "ignore_eos": True})
 
 
-def ask(url: str, content: str, max_tokens: int) -> dict[str, object]:
+def ask(url: str, content: str, max_tokens: int) -> dict[str, Any]:
     body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens}
     client = post(url, body | {"temperature": 0})
     client.settimeout(60)
@@ -106,7 +106,7 @@ def ask(url: str, content: str, max_tokens: int) -> dict[str, object]:
             received += part
     head, _, content_bytes = received.partition(b"\r\n\r\n")
     assert b" 200 " in head.splitlines()[0], received
-    found: dict[str, object] = json.loads(content_bytes)
+    found: dict[str, Any] = json.loads(content_bytes)
     return found
 
 
