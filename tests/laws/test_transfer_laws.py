@@ -276,7 +276,9 @@ class TransferNetwork(RuleBasedStateMachine):
         del self.lane[0], self.receives[0]
         self.at_sender(self.outgoing.sent(peer, header.key, header.chunk, self.now_us))
         if not drain:
+            before = len(self.scatters)
             self.at_home(self.incoming.chunk_arrived(self.sender, header, good, self.now_us))
+            assert good or len(self.scatters) == before, "a damaged payload reached the blocks"
 
     @rule(at=index, fails=st.sampled_from([False] * 9 + [True]))
     def scatter(self, at: int, fails: bool) -> None:
@@ -291,7 +293,7 @@ class TransferNetwork(RuleBasedStateMachine):
 
     @rule(at=index, luck=luck)
     def corrupt(self, at: int, luck: int) -> None:
-        if self.lane and luck == 7:
+        if self.lane and luck >= 5:
             peer, header, _ = self.lane[at % len(self.lane)]
             self.lane[at % len(self.lane)] = (peer, header, False)
 
@@ -299,7 +301,8 @@ class TransferNetwork(RuleBasedStateMachine):
     def give_up(self, at: int, times: int, here: bool, luck: int) -> None:
         for _ in range(times if luck >= 5 else 0):
             if here and self.reserved:
-                key = list(self.reserved)[at % len(self.reserved)]
+                busy = [scatter.key for scatter in self.scatters] or list(self.reserved)
+                key = busy[at % len(busy)]
                 self.at_home(self.incoming.abort(key, EndReason.CANCELLED, self.now_us))
             elif not here and self.opened:
                 name = list(self.opened)[at % len(self.opened)]
