@@ -61,6 +61,10 @@ class EmbeddedServer:
     def pid(self) -> int:
         return self._process.pid
 
+    def wait(self) -> int:
+        """Until it has ended, by whatever cause; its exit code."""
+        return self._process.wait()
+
     def stop(self) -> None:
         """Ends it and removes its folder. Idempotent."""
         self._process.terminate()

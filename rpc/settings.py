@@ -44,7 +44,8 @@ def keepalive_options(settings: ConnectionSettings) -> Options:
 def server_options(settings: ConnectionSettings) -> Options:
     options = [
         *keepalive_options(settings),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", settings.ping_interval_min_ms),
+        # The name gRPC reads: the one with "min_recv" is ignored in silence, and leaves 5 minutes.
+        ("grpc.http2.min_ping_interval_without_data_ms", settings.ping_interval_min_ms),
         # Unasked, a second server on a busy port would start, and take half of its calls.
         ("grpc.so_reuseport", int(settings.share_port)),
     ]

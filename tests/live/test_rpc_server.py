@@ -134,8 +134,10 @@ async def test_frequent_pings_of_a_silent_call_bring_no_goaway() -> None:
     async with serving(servicer, settings=settings) as server, channel(server.address, settings) as peer:
         call = STUB(peer).ForwardCancel(cancel("wait"))
         await eventually(lambda: servicer.waiting == 1, "the call runs")
-        done, _ = await asyncio.wait([asyncio.ensure_future(call.code())], timeout=5.0)
-        assert not done, "the silent call was ended"
+        ended = asyncio.ensure_future(call.code())
+        await asyncio.wait([ended], timeout=5.0)
+        assert not ended.done(), f"the silent call was ended: {await call.details()}"
+        ended.cancel()
         call.cancel()
 
 
