@@ -154,14 +154,12 @@ class Attempts:
                 answers.append(self._placed(attempt, found, now_us))
             elif found is Blocked.NO_WORKER and not self._may_serve(attempt):
                 answers.append(self._refuse(attempt, no_worker(attempt.submission, self._policy), now_us))
-            elif found is Blocked.LONG_PREFILL_BUSY and not head.short:
+            elif not head.short and self._may_be_passed(found, attempt, now_us):
                 longs = False
             elif found is Blocked.BATCH_HEADROOM:
                 batch = False
-            elif found in (Blocked.DECODE_FULL, Blocked.PREFILL_BUSY) and not self._is_picky(
-                attempt.submission
-            ):
-                # It is this one's turn: smaller ones must not live on what it waits for.
+            elif found in (Blocked.DECODE_FULL, Blocked.PREFILL_BUSY) and not self._is_picky(attempt):
+                # It is this one's turn: others must not live on what it waits for.
                 backlog.blocked = True
                 break
             else:
@@ -349,8 +347,15 @@ class Attempts:
     def _may_serve(self, attempt: Attempt) -> bool:
         return self._fleet.may_serve(attempt.submission.model, attempt.submission.dtype)
 
-    def _is_picky(self, submission: Submission) -> bool:
+    def _may_be_passed(self, found: Blocked, attempt: Attempt, now_us: int) -> bool:
+        """Whether short prompts go before a long one: they have room of their own where prompts are
+        computed; where decoding is full they may take the long one's turn only for so long."""
+        patient = now_us - attempt.arrived_us < self._policy.long_patience_us
+        return found is Blocked.LONG_PREFILL_BUSY or (found is Blocked.DECODE_FULL and patient)
+
+    def _is_picky(self, attempt: Attempt) -> bool:
         """Whether room may exist that this one cannot use and others of its queue can."""
+        submission = attempt.submission
         if submission.avoid_workers:
             return True
         anyone = ModelIdentity(submission.model.name, adapter=submission.model.adapter)

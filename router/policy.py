@@ -24,6 +24,8 @@ class RouterPolicy:
     """Predicted prefill work a worker may hold beyond what a new placement adds; the rest waits here."""
     short_prefill_us: int = 20_000
     """A prompt is short while its predicted uncached prefill costs at most this."""
+    long_patience_us: int = 5_000_000
+    """How long short prompts may pass a long one that waits for decode memory, before it holds them up."""
     batch_headroom: float = 0.1
     """Share of a decode instance's sequences that class batch leaves to the others."""
     near_tie_us: int = 2_000
