@@ -171,7 +171,7 @@ class DecodeNode(WorkerNode):
         if prefill is None:
             return
         match message:
-            case PrefillAttached():
+            case PrefillAttached() if not prefill.attached:
                 self._attached(peer, prefill, message)
             case AskBind(_, transfer):
                 self.tell("bind_asked", peer, transfer)
@@ -258,7 +258,8 @@ class GatewayEnd:
 
     def message(self, message: Any) -> None:
         if isinstance(message, GatewayAttach):
-            self.node.attach(self, message)
+            if self.key is None:  # only a stream's first message introduces
+                self.node.attach(self, message)
             return
         if self.key is None:
             return

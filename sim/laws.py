@@ -23,6 +23,7 @@ def check_every_object(fleet: Fleet) -> None:
 def finish(fleet: Fleet, limit_us: int = 240_000_000) -> None:
     """Runs to the end of every request, lets it settle, and checks that nothing is left anywhere."""
     fleet.finish(limit_us)
+    fleet.run_until(lambda: not any(node.paused for node in fleet.nodes.values() if node.alive), limit_us)
     fleet.run(SETTLE_US)
     check_idle(fleet)
 

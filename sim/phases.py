@@ -76,7 +76,7 @@ class View:
     def is_in(self, phase: Phase) -> bool:
         live, home = self.live(), self.home()
         if phase is Phase.QUEUED:
-            return live is not None and live.phase is GatewayPhase.SUBMITTED
+            return live is not None and live.phase is GatewayPhase.SUBMITTED and self._is_queued(live)
         if home is None or live is None:
             return False
         attempt, coverage = home[1], self.coverage()
@@ -109,6 +109,9 @@ class View:
             case Phase.FINISHING:
                 return attempt.end is not None
         return False
+
+    def _is_queued(self, live: LiveRequest) -> bool:
+        return any(live.key in self._fleet.nodes[name].plain._attempts.live for name in self._fleet.routers)
 
     def _preempted(self, name: str, attempt: Attempt) -> bool:
         assignment = self._fleet.decode(name).engine._assignments.get(attempt.key)

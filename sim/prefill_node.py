@@ -150,7 +150,8 @@ class HomeEnd:
 
     def message(self, message: Any) -> None:
         if isinstance(message, HomeAttach):
-            self.node.attach(self, message)
+            if self.peer is None:  # only a stream's first message introduces
+                self.node.attach(self, message)
             return
         peer = self.peer
         if peer is None:

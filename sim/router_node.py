@@ -55,6 +55,8 @@ class RouterEnd:
 
     def message(self, message: Any) -> None:
         node = self.node
+        if isinstance(message, GatewayHello | WorkerHello) and (self._gateway or self._worker):
+            return  # only a stream's first message introduces
         match message:
             case GatewayHello(gateway, incarnation, live):
                 self._gateway = message
