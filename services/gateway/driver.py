@@ -76,6 +76,8 @@ class Driver:
 
     def cancel(self, request: str, outcome: Outcome, message: str = "") -> None:
         """Idempotent."""
+        if request not in self._answers:
+            return
         now = now_us()
         self._perform(self.gateway.cancel(request, outcome, message, now), now)
 

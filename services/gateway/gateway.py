@@ -145,6 +145,10 @@ class Gateway:
         live = self._submitted(router, key)
         if live is None:
             return []
+        live.phase = Phase.WAITING
+        if end.outcome is Outcome.MODEL_NOT_FOUND:
+            # The gateway serves this model: a router that does not know it has just not met its workers.
+            end = End(Outcome.NO_WORKER, end.message, "", end.retry_after_us)
         if end.outcome is Outcome.DRAINING:
             live.avoid_routers = list(dict.fromkeys([*live.avoid_routers, router]))
             live.router = ""

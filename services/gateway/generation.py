@@ -63,7 +63,7 @@ class Generation:
         self._open = len(self.requests)
         for number, request in enumerate(self.requests):
             texts = [self._text(request, choice) for choice in range(request.choices)]
-            self.driver.open(request, Answer(texts, self.mailbox, number))
+            self.driver.open(request, Answer(texts, self.mailbox, number, confirms=bool(self.stops)))
         return self
 
     def __exit__(

@@ -70,8 +70,11 @@ class Mailbox:
 class Answer:
     """One request's text on its way into a mailbox."""
 
-    def __init__(self, texts: list[ChoiceText], mailbox: Mailbox, number: int = 0) -> None:
-        """`number` tells several answers in one mailbox apart."""
+    def __init__(
+        self, texts: list[ChoiceText], mailbox: Mailbox, number: int = 0, *, confirms: bool = False
+    ) -> None:
+        """`number` tells several answers in one mailbox apart; `confirms`: there are stop strings."""
+        self._confirms = confirms
         self._texts = texts
         self._mailbox = mailbox
         self._number = number
@@ -86,14 +89,16 @@ class Answer:
             self._mailbox.put(self._number, Started())
 
     def deliver(self, deliver: Deliver) -> tuple[int, FinishReason] | None:
-        """(output tokens that count, why) where the choice ends with this; else None."""
+        """(output tokens that count, why) where the gateway must hear that the choice ends with this."""
         text = self._texts[deliver.choice]
         piece = text.push(deliver.first_index, deliver.tokens, deliver.logprobs, deliver.finish)
         if piece is None:
             return None
         if not self.slow and not self._mailbox.put(self._number, piece):
             self.slow = True
-        return None if piece.finish is None else (piece.first_index + len(piece.tokens), piece.finish)
+        if piece.finish is None or not self._confirms:
+            return None
+        return piece.first_index + len(piece.tokens), piece.finish
 
     def end(self, ended: Ended) -> None:
         if self.slow:

@@ -225,6 +225,24 @@ def test_without_a_worker_it_waits_for_a_bounded_time() -> None:
     assert over.end == End(Outcome.NO_WORKER, "", "", 3 * SECOND)
 
 
+def test_a_refusal_ends_it_and_is_not_withdrawn() -> None:
+    gateway = Gateway(GatewayPolicy())
+    gateway.router_up("router", 0)
+    gateway.open(spec(), 0)
+    end = End(Outcome.QUEUE_FULL, "full", "", 7)
+    assert gateway.refused("router", AttemptKey("r", 1), end, 1) == [Ended("r", end, 3, 0, 0)]
+    gateway.check()
+
+
+def test_a_router_that_has_met_no_worker_yet_is_asked_again() -> None:
+    gateway = Gateway(GatewayPolicy())
+    gateway.router_up("router", 0)
+    gateway.open(spec(), 0)
+    assert gateway.refused("router", AttemptKey("r", 1), End(Outcome.MODEL_NOT_FOUND), 1) == []
+    assert gateway.next_deadline_us is not None
+    only(gateway.tick(gateway.next_deadline_us), Submit)
+
+
 def test_a_lost_router_hands_over_what_it_had_not_placed() -> None:
     gateway = Gateway(GatewayPolicy())
     for router in ("router-a", "router-b"):
