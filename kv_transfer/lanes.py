@@ -6,17 +6,8 @@ from dataclasses import dataclass
 from kv_transfer.gloo_lane import GlooLane, LaneConfig, LaneEnd, Post, Rendezvous
 from kv_transfer.gloo_pair import RendezvousStore
 from kv_transfer.lane import LaneError
+from kv_transfer.types import LaneOffer as LaneOffer
 from kv_transfer.types import Peer
-
-
-@dataclass(frozen=True, slots=True)
-class LaneOffer:
-    """What the receiver tells the sender on the control stream."""
-
-    lane_epoch: int
-    store_address: str
-    """host:port"""
-    store_prefix: str
 
 
 @dataclass(slots=True)

@@ -45,6 +45,16 @@ class ChunkHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneOffer:
+    """What the receiver tells the sender on the control stream."""
+
+    lane_epoch: int
+    store_address: str
+    """host:port"""
+    store_prefix: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fingerprint:
     """What two engines must share to exchange KV; page size is not part of it: the wire layout converts."""
 

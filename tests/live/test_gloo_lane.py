@@ -16,9 +16,9 @@ import pytest
 
 from kv_transfer.gloo_lane import LaneConfig
 from kv_transfer.lane import Arrived, LaneError
-from kv_transfer.lanes import LaneOffer, Lanes
+from kv_transfer.lanes import Lanes
 from kv_transfer.layout import header_of
-from kv_transfer.types import ChunkHeader, Peer, TransferKey
+from kv_transfer.types import ChunkHeader, LaneOffer, Peer, TransferKey
 
 ROOT = Path(__file__).resolve().parents[2]
 PARENT = Peer("parent", "1")
@@ -30,9 +30,9 @@ CHILD_PROGRAM = """
 import json, queue, random, sys
 from kv_transfer.gloo_lane import LaneConfig
 from kv_transfer.lane import Arrived
-from kv_transfer.lanes import LaneOffer, Lanes
+from kv_transfer.lanes import Lanes
 from kv_transfer.layout import header_of
-from kv_transfer.types import Peer, TransferKey
+from kv_transfer.types import LaneOffer, Peer, TransferKey
 
 def chunk(number, size):
     payload = random.Random(number).randbytes(size)
