@@ -28,11 +28,39 @@ def hash_root(tenant_salt: bytes, model: ModelIdentity, dtype: str) -> bytes:
     return digest.digest()
 
 
+ROOT_LENGTHS = (HASH_BYTES, 2 * HASH_BYTES + 4)
+"""Bytes of a root: one namespace, or a public beginning and a private rest."""
+
+
+def root_with_public(public_root: bytes, public_tokens: int, private_root: bytes) -> bytes:
+    """A root whose first `public_tokens` tokens everybody may share, and what follows only its tenant.
+
+    Units that are public as a whole are hashed as under `public_root` alone; the first other one mixes
+    `private_root` in, so that nothing after the border is found from another tenant's chain.
+    """
+    return public_root + private_root + public_tokens.to_bytes(4, "little")
+
+
+def public_tokens(root: bytes) -> int:
+    """How many of the first tokens are public under this root."""
+    return 0 if len(root) == HASH_BYTES else int.from_bytes(root[2 * HASH_BYTES :], "little")
+
+
+def namespace_at(root: bytes, stop: int) -> bytes:
+    """The 8 bytes that say who may share a unit or block of KV whose last token is `stop` - 1."""
+    if len(root) == HASH_BYTES:
+        return root
+    return root[:HASH_BYTES] if stop <= public_tokens(root) else root[HASH_BYTES : 2 * HASH_BYTES]
+
+
 def extend_chain(root: bytes, hashes: list[bytes], tokens: Sequence[int], unit: int = HASH_UNIT) -> None:
     """Append to `hashes` (a chain over the first tokens) the hashes of all further full units."""
     layout = f"<{unit}I"
-    parent = hashes[-1] if hashes else root
+    parent = hashes[-1] if hashes else namespace_at(root, unit)
+    border = public_tokens(root) // unit * unit
     for start in range(len(hashes) * unit, len(tokens) - unit + 1, unit):
+        if start == border and start > 0:
+            parent += namespace_at(root, start + unit)
         unit_bytes = pack_struct(layout, *tokens[start : start + unit])
         parent = blake2b(parent + unit_bytes, digest_size=HASH_BYTES).digest()
         hashes.append(parent)

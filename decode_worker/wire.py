@@ -1,6 +1,7 @@
 """The decode worker's contracts as messages: gateways on one side, prefill workers on the other."""
 
 from core.ends import End
+from core.prefix_hashes import ROOT_LENGTHS
 from core.request import AttemptKey, InstanceKey
 from decode_worker.actions import AskPrefill, SendBound
 from decode_worker.attempts import (
@@ -31,8 +32,6 @@ from rpc.convert import (
 )
 from rpc.errors import FieldError
 
-HASH_ROOT_BYTES = 8
-
 # ---- gateways ----
 
 
@@ -52,8 +51,8 @@ def start_from_wire(message: decode_pb2.Start) -> StartRequest:
         raise FieldError("start.prompt", "must not be empty")
     if not message.choices:
         raise FieldError("start.choices", "must not be empty")
-    if len(message.hash_root) != HASH_ROOT_BYTES:
-        raise FieldError("start.hash_root", f"must be {HASH_ROOT_BYTES} bytes")
+    if len(message.hash_root) not in ROOT_LENGTHS:
+        raise FieldError("start.hash_root", f"must be {' or '.join(map(str, ROOT_LENGTHS))} bytes")
     if message.fallback not in ("", "require", "prefer", "never"):
         raise FieldError("start.fallback", f"{message.fallback!r} is none of require, prefer, never")
     job = Job(

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from core.prefix_hashes import namespace_at
+
 
 @dataclass(slots=True, eq=False)
 class CachedBlock:
@@ -59,7 +61,8 @@ class PrefixCache:
             if entry is None:
                 break
             start = index * self._block_size
-            if not _same(entry, root, parent, tuple(tokens[start : start + self._block_size])):
+            stop = start + self._block_size
+            if not _same(entry, namespace_at(root, stop), parent, tuple(tokens[start:stop])):
                 self.collisions += 1
                 break
             found.append(entry)

@@ -1,6 +1,6 @@
 """Which blocks a sequence takes, shares, copies, registers and gives back."""
 
-from core.prefix_hashes import HASH_UNIT, extend_chain
+from core.prefix_hashes import HASH_UNIT, extend_chain, namespace_at
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
 from engine.prefix_cache import PrefixCache
@@ -142,7 +142,7 @@ class SequenceBlocks:
         start, stop = index * size, (index + 1) * size
         entry = cache.store(
             sequence.blocks[index],
-            sequence.job.hash_root,
+            namespace_at(sequence.job.hash_root, stop),
             sequence.tail,
             sequence.block_hashes[index],
             tuple(sequence.tokens[start:stop]),

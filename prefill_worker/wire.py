@@ -1,6 +1,7 @@
 """The prefill worker's contract as messages."""
 
 from core.ends import End
+from core.prefix_hashes import ROOT_LENGTHS
 from core.request import AttemptKey
 from engine.job import Job
 from kv_transfer.lanes import LaneOffer
@@ -18,7 +19,6 @@ from rpc.convert import (
 )
 from rpc.errors import FieldError
 
-HASH_ROOT_BYTES = 8
 Message = prefill_pb2.PrefillMessage
 
 
@@ -52,8 +52,8 @@ def start_from_wire(message: prefill_pb2.PrefillStart) -> PrefillRequest:
         raise FieldError("start.prompt", "must not be empty")
     if not message.choices:
         raise FieldError("start.choices", "must not be empty")
-    if len(message.hash_root) != HASH_ROOT_BYTES:
-        raise FieldError("start.hash_root", f"must be {HASH_ROOT_BYTES} bytes")
+    if len(message.hash_root) not in ROOT_LENGTHS:
+        raise FieldError("start.hash_root", f"must be {' or '.join(map(str, ROOT_LENGTHS))} bytes")
     job = Job(
         key=AttemptKey(message.request, message.attempt),
         prompt=tuple(message.prompt),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from core.prefix_hashes import HASH_UNIT, chain, hash_root, pack
+from core.prefix_hashes import HASH_UNIT, chain, hash_root, pack, root_with_public
 from rpc.clock import now_us, wall_us
 from services.gateway.bodies import ChatBody, CompletionBody, SamplingFields, prompts, refuse_unsupported
 from services.gateway.config import GatewayConfig
@@ -174,6 +174,9 @@ class Intake:
         prompt = tuple(tokens)
         # The salt is who authenticated, never what a header says.
         root = hash_root(b"tenant:" + call.tenant.name.encode(), model.identity, model.dtype)
+        public = model.public_tokens(prompt)
+        if public >= HASH_UNIT:
+            root = root_with_public(hash_root(b"public", model.identity, model.dtype), public, root)
         hashed = prompt[: self._config.prefix_hashes_max * HASH_UNIT]
         return _Asked(prompt, parameters, root, pack(chain(root, hashed)))
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from core.prefix_hashes import HASH_BYTES, HASH_UNIT, chain, extend_chain, hash_root, pack, unpack
+from core.prefix_hashes import (
+    HASH_BYTES,
+    HASH_UNIT,
+    ROOT_LENGTHS,
+    chain,
+    extend_chain,
+    hash_root,
+    namespace_at,
+    pack,
+    root_with_public,
+    unpack,
+)
 from core.request import ModelIdentity
 
 MODEL = ModelIdentity("model", "revision", "adapter")
@@ -51,6 +62,27 @@ def test_a_chain_can_be_continued(unit: int) -> None:
     for count in (0, 7, 40, 41, len(TOKENS)):
         extend_chain(ROOT, hashes, TOKENS[:count], unit)
     assert hashes == chain(ROOT, TOKENS, unit)
+
+
+@pytest.mark.parametrize("unit", [4, HASH_UNIT, 2 * HASH_UNIT])
+@pytest.mark.parametrize("public", [0, 3, HASH_UNIT, 2 * HASH_UNIT, 2 * HASH_UNIT + 5])
+def test_a_public_beginning_is_shared_and_what_follows_is_not(unit: int, public: int) -> None:
+    shared, other = hash_root(b"public", MODEL, "float32"), hash_root(b"other", MODEL, "float32")
+    mine = chain(root_with_public(shared, public, ROOT), TOKENS, unit)
+    theirs = chain(root_with_public(shared, public, other), TOKENS, unit)
+    units = public // unit
+    assert mine[:units] == theirs[:units] == chain(shared, TOKENS, unit)[:units]
+    assert not [one for one in mine[units:] if one in theirs or one in chain(shared, TOKENS, unit)]
+    hashes: list[bytes] = []
+    for count in (0, 7, 40, 41, len(TOKENS)):
+        extend_chain(root_with_public(shared, public, ROOT), hashes, TOKENS[:count], unit)
+    assert hashes == mine, "it can be continued anywhere"
+
+
+def test_each_block_has_one_namespace() -> None:
+    root = root_with_public(b"publicpu", 20, ROOT)
+    assert [namespace_at(root, stop) for stop in (16, 20, 21, 32)] == [b"publicpu"] * 2 + [ROOT] * 2
+    assert namespace_at(ROOT, 16) == ROOT and len(root) in ROOT_LENGTHS
 
 
 def test_pack_and_unpack() -> None:
