@@ -91,6 +91,7 @@ class Fleet(RuleBasedStateMachine):
         self.flights: list[Flight] = []
         self.late: list[Flight] = []
         self.live: list[list[tuple[str, int]]] = [[] for _ in range(self.routers)]
+        self.parked: list[list[tuple[str, int]]] = [[] for _ in range(self.routers)]
         self.requests = 0
 
     @rule(number=st.integers(0, 7), count=st.integers(1, 25), tokens=st.integers(1, 400))
@@ -99,12 +100,7 @@ class Fleet(RuleBasedStateMachine):
         for _ in range(count):
             self.requests += 1
             request = f"r{self.requests}"
-            answer = self.books[router].acquire(TENANT, request, self.limits, tokens, self.now_us)
-            if isinstance(answer, Held):
-                self.live[router].append((request, tokens))
-                self.took_share[router] |= self.books[router].held(TENANT) == 0
-            elif isinstance(answer, Wanted):
-                self.send(router, list(answer.asks))
+            self.attempt(router, request, tokens)
 
     @rule(number=st.integers(0, 7), count=st.integers(1, 25), part=st.floats(0, 1))
     def release(self, number: int, count: int, part: float) -> None:
@@ -172,6 +168,21 @@ class Fleet(RuleBasedStateMachine):
             else:
                 self.flights.append(Flight(router, action, self.known[router], self.now_us))
 
+    def attempt(self, router: int, request: str, tokens: int) -> None:
+        answer = self.books[router].acquire(TENANT, request, self.limits, tokens, self.now_us)
+        if isinstance(answer, Held):
+            self.live[router].append((request, tokens))
+            self.took_share[router] |= self.books[router].held(TENANT) == 0
+        elif isinstance(answer, Wanted):
+            self.parked[router].append((request, tokens))
+            self.send(router, list(answer.asks))
+
+    def unpark(self, router: int) -> None:
+        """Whoever waited tries again, as the store has answered or is lost."""
+        waiting, self.parked[router] = self.parked[router], []
+        for request, tokens in waiting:
+            self.attempt(router, request, tokens)
+
     def run(self, flight: Flight) -> None:
         if flight.answer is None and self.store_up:
             flight.answer = self.store.ask(flight.router, flight.ask, flight.known, self.now_us)
@@ -185,12 +196,14 @@ class Fleet(RuleBasedStateMachine):
             return
         self.known[flight.router] = flight.epoch
         self.books[flight.router].answered(flight.ask, flight.answer, self.now_us)
+        self.unpark(flight.router)
 
     def lose(self, router: int) -> None:
         self.flights = [flight for flight in self.flights if flight.router != router]
         self.books[router].store_lost(self.now_us)
         if self.lost_us[router] is None:
             self.lost_us[router] = self.now_us
+        self.unpark(router)
 
     def heal(self, router: int) -> None:
         if self.store_up and self.lost_us[router] is not None:
