@@ -1,4 +1,4 @@
-"""What one placement decision costs by fleet size: median and 99th percentile, in microseconds."""
+"""What one placement decision costs by fleet size: median and 99th percentile, in microseconds of CPU."""
 
 import argparse
 import json
@@ -47,9 +47,9 @@ def measure(workers: int, decisions: int) -> dict[str, float]:
             key=key, tenant=f"t{number % 7}", model=MODEL, prompt_tokens=rng.randrange(100, 4000),
             max_tokens=256, prefix_hashes=b"".join(HASHES[: rng.randrange(129)]),
         )  # fmt: skip
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         answers = router.submit("g", submission, number * 1000)
-        times_us.append((time.perf_counter_ns() - start) / 1000)
+        times_us.append((time.thread_time_ns() - start) / 1000)
         assert isinstance(answers[0], Place), answers
         running.append(key)
         if len(running) > RUNNING_MAX:

@@ -17,9 +17,10 @@ from router.expected_output import ExpectedOutput
 from router.fair_queue import FairQueue
 from router.fleet_view import FleetView
 from router.gateways import Gateways
+from router.legs import Legs
 from router.messages import Submission
 from router.permits import Permits
-from router.placement import Blocked, Matches, Placement, place, restored_claim
+from router.placement import Blocked, Matches, Placement, place
 from router.policy import RouterPolicy
 from router.prefix_index import PrefixIndex
 from router.tenant_queue import Waiting
@@ -52,13 +53,11 @@ class Attempts:
         self.live: dict[AttemptKey, Attempt] = {}
         self.answers: OrderedDict[AttemptKey, End] = OrderedDict()
         """What attempts that ended would be told if they were submitted again."""
-        self._unclaimed: dict[InstanceKey, list[AttemptKey]] = {}
-        """Re-announced attempts whose worker has not said hello to this process yet."""
         self._timers: Deadlines[AttemptKey] = Deadlines()
         self._parked: Deadlines[str] = Deadlines()
         """Requests whose permit is kept for a next attempt."""
-        self._next_reservation = first_reservation
-        self._turn = 0
+        self._legs = Legs(policy, fleet, first_reservation)
+        self._matched: tuple[AttemptKey, int, Matches] = (AttemptKey("", 0), 0, prefixes.match(b""))
 
     # Coming in.
 
@@ -119,17 +118,12 @@ class Attempts:
         backlog.running += 1
         backlog.queue.charge(submission.tenant, submission.tenant_weight, attempt.cost_us)
         self._set_placed_timer(attempt)
-        for leg in legs:
-            self._next_reservation = max(self._next_reservation, leg.reservation + 1)
-            self._claim(attempt, leg, now_us)
+        self._legs.restore(attempt, self._expected_tokens(submission), now_us)
 
     def claim_for(self, instance: InstanceKey, now_us: int) -> None:
         """An instance is there: re-announced attempts that run on it are counted from now on."""
-        for key in self._unclaimed.pop(instance, []):
-            attempt = self.live.get(key)
-            for leg in attempt.legs if attempt else ():
-                if attempt is not None and leg.instance == instance:
-                    self._claim(attempt, leg, now_us)
+        for attempt in self._legs.waiting_for(instance, self.live):
+            self._legs.restore(attempt, self._expected_tokens(attempt.submission), now_us)
 
     # Turns.
 
@@ -168,9 +162,7 @@ class Attempts:
 
     def prefill_over(self, attempt: Attempt) -> None:
         attempt.first_token_seen = True
-        for leg in attempt.legs[:-1]:
-            self._fleet.release(leg.reservation)
-        self._fleet.prefilled(attempt.legs[-1].reservation)
+        self._legs.first_token(attempt)
 
     # Ends.
 
@@ -197,8 +189,7 @@ class Attempts:
         if not placed:
             backlog.queue.remove(key)  # where it is in it: not while it waits for a lease
         else:
-            for leg in attempt.legs:
-                self._fleet.release(leg.reservation)
+            self._legs.release(attempt)
             backlog.queue.settled(submission.tenant, attempt.cost_us)
             backlog.drain.ended(now_us - attempt.placed_us)
             backlog.running -= 1
@@ -255,9 +246,7 @@ class Attempts:
     def check(self) -> None:
         self.ledger.check()
         assert self.ledger.live == len(self.live)
-        for reservation in self._fleet.reservations():
-            legs = self.live[reservation.key].legs
-            assert reservation.number in [leg.reservation for leg in legs], "a reservation of no attempt"
+        self._legs.check(self.live)
         queued = [attempt for attempt in self.live.values() if attempt.phase is Phase.QUEUED]
         for attempt in queued:
             assert attempt.key in self.backlogs[attempt.pool].queue and not attempt.legs
@@ -277,7 +266,7 @@ class Attempts:
             attempt,
             self._fleet.reference_cost(submission.model) or COST_DEFAULT,
             self._expected_tokens(submission),
-            max((tokens for _, tokens in self._matches(submission)), default=0),
+            int(self._matches(submission, now_us).max(initial=0)),
             self._policy.short_prefill_us,
             self._policy.reference_batch,
         )
@@ -299,46 +288,21 @@ class Attempts:
         attempt.phase, attempt.placed_us = Phase.PLACED, now_us
         attempt.queued_us, attempt.reason = now_us - attempt.arrived_us, placement.reason
         backlog.drain.placed(attempt.queued_us > 0, now_us)
-        self._turn += 1
-        legs = []
-        for assignment in placement.legs:
-            number, self._next_reservation = self._next_reservation, self._next_reservation + 1
-            self._fleet.reserve(number, attempt.key, assignment.instance, assignment.claim, now_us)
-            self._fleet.picked(assignment.instance, self._turn)
-            instance = self._fleet.instance(assignment.instance)
-            assert instance is not None
-            legs.append(
-                Leg(assignment.role, assignment.instance, instance.address, number, instance.info.dtype)
-            )
-        attempt.legs = tuple(legs)
+        self._legs.reserve(attempt, placement, now_us)
         self._set_placed_timer(attempt)
         return self.placed_again(attempt)
 
-    def _claim(self, attempt: Attempt, leg: Leg, now_us: int) -> None:
-        instance = self._fleet.instance(leg.instance)
-        if instance is None:
-            waiting = self._unclaimed.setdefault(leg.instance, [])
-            if attempt.key not in waiting:
-                waiting.append(attempt.key)
-            return
-        if self._fleet.has(leg.reservation) or (attempt.first_token_seen and leg is not attempt.legs[-1]):
-            return
-        local = len(attempt.legs) == 1
-        claim = restored_claim(
-            attempt.submission, self._expected_tokens(attempt.submission), leg.role, instance.pool,
-            instance.key, computes=(local or leg is not attempt.legs[-1]) and not attempt.first_token_seen,
-            policy=self._policy,
-        )  # fmt: skip
-        self._fleet.reserve(leg.reservation, attempt.key, leg.instance, claim, now_us)
-
     def _place(self, attempt: Attempt, now_us: int) -> Placement | Blocked:
         submission = attempt.submission
-        expected, matches = self._expected_tokens(submission), self._matches(submission)
+        expected, matches = self._expected_tokens(submission), self._matches(submission, now_us)
         return place(submission, expected, matches, self._fleet, self._policy, now_us)
 
-    def _matches(self, submission: Submission) -> Matches:
-        unit = self._fleet.hash_unit
-        return [(key, units * unit) for key, units in self._prefixes.match(submission.prefix_hashes)]
+    def _matches(self, submission: Submission, now_us: int) -> Matches:
+        """The last answer is kept: a submit that is placed at once asks twice in one event."""
+        if self._matched[:2] != (submission.key, now_us):
+            matches = self._prefixes.match(submission.prefix_hashes) * self._fleet.hash_unit
+            self._matched = (submission.key, now_us, matches)
+        return self._matched[2]
 
     def _expected_tokens(self, submission: Submission) -> int:
         remaining = submission.max_tokens - submission.output_tokens // submission.choices

@@ -10,6 +10,7 @@ from router.instance import Instance
 from router.messages import InstanceInfo, LoadReport, WorkerHello, WorkerView
 from router.policy import RouterPolicy
 from router.pool import Pool, PoolKey
+from router.prefix_index import PrefixIndex
 from router.reservation import Claim, Reservation
 
 RETIRED_MAX = 4096
@@ -51,8 +52,9 @@ class FleetView:
     A worker whose stream broke takes nothing new at once and is forgotten after a grace.
     """
 
-    def __init__(self, router: str, policy: RouterPolicy, seed: int) -> None:
-        self._router, self._policy = router, policy
+    def __init__(self, router: str, policy: RouterPolicy, prefixes: PrefixIndex, seed: int) -> None:
+        self._router, self._policy, self._prefixes = router, policy, prefixes
+        self._free_slots: list[int] = []
         self._seed = seed.to_bytes(8, "little", signed=False)
         self._workers: dict[str, _Worker] = {}
         self._instances: dict[InstanceKey, Instance] = {}
@@ -148,16 +150,17 @@ class FleetView:
         owner.add(reservation)
         return reservation
 
-    def release(self, number: int) -> None:
-        """Idempotent."""
-        reservation = self._by_number.pop(number, None)
-        if reservation is not None:
+    def release(self, number: int, key: AttemptKey) -> None:
+        """Idempotent; another attempt's reservation of this number stays."""
+        reservation = self._by_number.get(number)
+        if reservation is not None and reservation.key == key:
+            del self._by_number[number]
             self._instances[reservation.instance].release(number)
 
-    def prefilled(self, number: int) -> None:
+    def prefilled(self, number: int, key: AttemptKey) -> None:
         """The prefill part of a reservation is done; the rest stays. Idempotent."""
         reservation = self._by_number.get(number)
-        if reservation is not None:
+        if reservation is not None and reservation.key == key:
             claim = replace(reservation.claim, prefill_us=0)
             self._instances[reservation.instance].change(number, claim)
 
@@ -253,14 +256,19 @@ class FleetView:
             pools = {role: Pool(PoolKey(info.model, info.dtype, role)) for role in Role}
             group = Group(info.model, info.dtype, pools[Role.PREFILL], pools[Role.DECODE])
             self._groups[info.model, info.dtype] = group
+        slot = self._free_slots.pop() if self._free_slots else len(self._instances)
         pool = group.prefill if hello.role is Role.PREFILL else group.decode
-        self._instances[key] = Instance(key, hello.address, info, pool, self._rank(key.worker), self._policy)
+        self._instances[key] = Instance(
+            key, hello.address, info, pool, slot, self._rank(key.worker), self._policy
+        )
 
     def _drop(self, key: InstanceKey) -> None:
         instance = self._instances.pop(key)
         for number in instance.reservations:
             del self._by_number[number]
         instance.pool.remove(key)
+        self._prefixes.forget(instance.slot)
+        self._free_slots.append(instance.slot)
         group = self._groups[instance.info.model, instance.info.dtype]
         if not group.prefill.instances and not group.decode.instances:
             del self._groups[instance.info.model, instance.info.dtype]

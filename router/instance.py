@@ -20,17 +20,18 @@ class Instance:
         address: str,
         info: InstanceInfo,
         pool: Pool,
+        slot: int,
         rank: float,
         policy: RouterPolicy,
     ) -> None:
-        self.key, self.address, self.info, self.pool = key, address, info, pool
+        self.key, self.address, self.info, self.pool, self.slot = key, address, info, pool, slot
         self.reservations: dict[int, Reservation] = {}
         self.report: LoadReport | None = None
         self.report_us = -policy.report_stale_us - 1
         self.connected = True
         self._policy = policy
         self._own, self._unacknowledged = Totals(), Totals()
-        pool.add(key, info, rank)
+        pool.add(key, info, slot, rank)
         self._publish()
 
     @property

@@ -10,10 +10,11 @@ from router.fleet_view import FleetView, Group
 from router.messages import Submission
 from router.policy import RouterPolicy
 from router.pool import Bools, Floats, Pool
+from router.prefix_index import Units
 from router.reservation import Claim
 
-Matches = list[tuple[InstanceKey, int]]
-"""(instance, tokens of the prompt cached there)."""
+Matches = Units
+"""[slots]: tokens of the prompt cached at the instance of that slot; may be shorter than all slots."""
 
 
 class Blocked(StrEnum):
@@ -243,12 +244,11 @@ def _takes_prefill(pool: Pool, cost_us: Floats, policy: RouterPolicy, now_us: in
 
 def _cached(pool: Pool, matches: Matches, submission: Submission) -> Floats:
     """[instances]: prompt tokens cached there; the last token is always computed."""
-    cached = np.zeros(len(pool.instances))
-    for instance, tokens in matches:
-        row = pool.row(instance)
-        if row is not None:
-            cached[row] = min(tokens, submission.prefill_tokens - 1)
-    return cached
+    if not matches.any():
+        return np.zeros(len(pool.instances))
+    slots = pool.column("slot").astype(np.int64)
+    known = np.append(matches, 0)[np.minimum(slots, len(matches))]
+    return np.minimum(known.astype(np.float64), submission.prefill_tokens - 1)
 
 
 def _decode_us(submission: Submission, expected: int, pool: Pool) -> Floats:

@@ -12,7 +12,7 @@ Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 COLUMNS = (
-    "usable", "report_us", "last_pick", "rank",
+    "slot", "usable", "report_us", "last_pick", "rank",
     "prefill_reported_us", "prefill_own_us", "short_own_us",
     "blocks_reported", "blocks_own", "sequences_reported", "sequences_own",
     "blocks_total", "block_size", "max_running", "max_positions",
@@ -43,7 +43,7 @@ class Pool:
         self._row_of: dict[InstanceKey, int] = {}
         self._table: Floats = np.zeros((len(COLUMNS), 16))
 
-    def add(self, instance: InstanceKey, info: InstanceInfo, rank: float) -> None:
+    def add(self, instance: InstanceKey, info: InstanceInfo, slot: int, rank: float) -> None:
         row = len(self.instances)
         if row == self._table.shape[1]:
             self._table = np.concatenate((self._table, np.zeros_like(self._table)), axis=1)
@@ -52,6 +52,7 @@ class Pool:
         self._table[:, row] = 0.0
         self.write(
             instance,
+            slot=slot,
             rank=rank,
             blocks_total=info.blocks_total,
             block_size=info.block_size,

@@ -57,8 +57,8 @@ class Router:
         leases: LeaseConfig | None = None,
     ) -> None:
         self._policy = policy
-        self._fleet = FleetView(router, policy, seed)
         self._prefixes = PrefixIndex(policy.prefix_hashes_max)
+        self._fleet = FleetView(router, policy, self._prefixes, seed)
         self._leases = LeaseBook(leases or LeaseConfig())
         self._permits = Permits(self._leases)
         self._attempts = Attempts(policy, self._fleet, self._prefixes, self._permits, first_reservation)
@@ -181,7 +181,7 @@ class Router:
         if ended is None:
             return []
         for reservation in ended:
-            self._fleet.release(reservation.number)
+            self._fleet.release(reservation.number, reservation.key)
         backlog = self._attempts.backlog_of(report.model)
         for tenant, service_us in self._services.increments(instance, report.service):
             backlog.queue.served(tenant, service_us)
@@ -193,7 +193,8 @@ class Router:
     def prefix_events(self, worker: str, incarnation: str, events: PrefixEvents, now_us: int) -> list[Action]:
         """Prefixes cached and evicted at one instance."""
         instance = InstanceKey(worker, incarnation, events.model)
-        if self._fleet.instance(instance) is None or self._prefixes.apply(instance, events):
+        known = self._fleet.instance(instance)
+        if known is None or self._prefixes.apply(known.slot, events):
             self._resync_asked_us.pop(instance, None)
             return []
         asked_us = self._resync_asked_us.get(instance)
@@ -314,6 +315,5 @@ class Router:
 
     def _forget(self, instances: list[InstanceKey]) -> None:
         for instance in instances:
-            self._prefixes.forget(instance)
             self._services.forget(instance)
             self._resync_asked_us.pop(instance, None)
