@@ -23,8 +23,15 @@ class Work:
 class EngineThread:
     """`slowness` multiplies every duration from the next work on."""
 
-    def __init__(self, node: Node, backend: TimedBackend, cost: StepCost) -> None:
-        self._node, self._backend, self._cost = node, backend, cost
+    def __init__(
+        self,
+        node: Node,
+        backend: TimedBackend,
+        cost: StepCost,
+        touch: Callable[[tuple[int, ...]], None],
+    ) -> None:
+        """`touch` is told which blocks a copy reads or writes, when it does."""
+        self._node, self._backend, self._cost, self._touch = node, backend, cost, touch
         self._queue: deque[Work] = deque()
         self._busy = False
         self.slowness = 1
@@ -39,7 +46,11 @@ class EngineThread:
         self._put(Work(duration_us, run))
 
     def read(self, table: tuple[int, ...], start: int, stop: int, done: Callable[[bytes], None]) -> None:
-        self._put(Work(self._copy_us(stop - start), lambda: done(self._backend.read_kv(table, start, stop))))
+        def run() -> None:
+            self._touch(self._blocks(table, start, stop))
+            done(self._backend.read_kv(table, start, stop))
+
+        self._put(Work(self._copy_us(stop - start), run))
 
     def write(
         self,
@@ -50,10 +61,15 @@ class EngineThread:
         done: Callable[[bool], None],
     ) -> None:
         def run() -> None:
+            self._touch(self._blocks(table, start, stop))
             self._backend.write_kv(table, start, stop, payload)
             done(True)
 
         self._put(Work(self._copy_us(stop - start), run))
+
+    def _blocks(self, table: tuple[int, ...], start: int, stop: int) -> tuple[int, ...]:
+        size = self._backend.layout.block_size
+        return table[start // size : -(-stop // size)]
 
     def _copy_us(self, tokens: int) -> int:
         size = tokens * self._backend.layout.bytes_per_token

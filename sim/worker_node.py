@@ -62,7 +62,7 @@ class WorkerNode(Node):
         self.fingerprint = Fingerprint(
             spec.model, spec.dtype, layout.layers, layout.kv_heads, layout.head_dim
         )
-        self.thread = EngineThread(self, self.backend, spec.cost)
+        self.thread = EngineThread(self, self.backend, spec.cost, self._check_in_flight)
         self._links: dict[str, Link] = {}
         self._prefix_sequence: dict[str, int] = {}
         self._reports = 0
@@ -104,6 +104,12 @@ class WorkerNode(Node):
 
     def run_step(self, plan: Any) -> None:
         self.thread.step(plan, lambda result: self.tell("step_done", result))
+
+    def _check_in_flight(self, blocks: tuple[int, ...]) -> None:
+        """L2: what a transfer reads or writes is nobody else's until it has done so."""
+        pins = self.engine._blocks.manager._pins
+        loose = [block for block in blocks if not pins[block]]
+        assert not loose, f"{self.name}: a transfer touches blocks {loose}, which are not in flight"
 
     # What routers are told.
 
