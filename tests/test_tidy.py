@@ -64,12 +64,24 @@ SHELLS = (
     "worker/step_loop.py",
     "worker/timer.py",
     "decode_worker/prefill_links.py",
+    "services/gateway/cancels.py",
+    "services/gateway/discovery.py",
+    "services/gateway/driver.py",
+    "services/gateway/fleet.py",
+    "services/gateway/generation.py",
+    "services/gateway/http_",
+    "services/gateway/intake.py",
+    "services/gateway/mailbox.py",
+    "services/gateway/openai_format.py",
+    "services/gateway/peer_api.py",
+    "services/gateway/recording.py",
+    "services/gateway/sse.py",
     "baton/",
     "bench/",
 )
 """Folders and files where effects live, besides every service.py and what a package's SHELL names say."""
 
-SHELL_NAMES = ("service.py", "http.py", "app.py", "grpc_api.py")
+SHELL_NAMES = ("service.py", "http.py", "app.py", "grpc_api.py", "wire.py")
 
 TORCH = (
     "engine/torch_backend.py",

@@ -1,59 +1,37 @@
 """What a client sees of its request: which attempts are made for it, which tokens it gets, how it ends."""
 
-from dataclasses import dataclass, field
+from collections import Counter
 
 from core.deadlines import Deadlines
 from core.ends import End
 from core.events import event
 from core.ledger import Ledger
-from core.membership import home_router
 from core.outcomes import RETRYABLE, FinishReason, Outcome
 from core.request import AttemptKey
 from services.gateway.actions import (
     Action,
-    CancelAttempt,
     Connect,
     Deliver,
     Disconnect,
     Ended,
-    FirstTokenSeen,
     LiveAttempt,
     Resume,
     Settle,
     Withdraw,
 )
+from services.gateway.closing import close_attempt, give_back, leave_router, settle_finally
+from services.gateway.live_laws import check_live
 from services.gateway.live_request import LiveChoice, LiveRequest, Phase, decode_leg
+from services.gateway.policy import GatewayPolicy as GatewayPolicy
 from services.gateway.requests import AttemptEnd, NewRequest, Placement, Run
-from services.gateway.retry_budget import RetryBudget, RetryBudgetConfig
+from services.gateway.retry_budget import RetryBudget
+from services.gateway.routers import Routers
+from services.gateway.token_runs import Gap, news_of
 from services.gateway.worker_links import WorkerLink, WorkerLinks
 
 _DEADLINE, _RETRY, _LINK = "deadline", "retry", "link"
 _TEMPORARY = (Outcome.NO_WORKER, Outcome.DRAINING, *RETRYABLE)
 """Refusals that a short wait may mend."""
-
-
-@dataclass(frozen=True, slots=True)
-class GatewayPolicy:
-    """How long and how often the gateway tries."""
-
-    reattach_window_us: int = 2_000_000
-    """A broken stream to a decode worker may come back for so long; the worker buffers as long."""
-    no_worker_wait_us: int = 5_000_000
-    """A request that nothing can serve waits for so long before 503."""
-    backoff_first_us: int = 50_000
-    """Wait before the second try to place such a request; doubles up to backoff_max_us."""
-    backoff_max_us: int = 1_000_000
-    retries_max: int = 16
-    """Lost attempts of one request at most."""
-    splits: int = 1
-    """Over how many home routers one tenant's requests are spread."""
-    retry_budget: RetryBudgetConfig = field(default_factory=RetryBudgetConfig)
-
-    def __post_init__(self) -> None:
-        waits = ("reattach_window_us", "no_worker_wait_us", "backoff_first_us", "backoff_max_us")
-        for name in (*waits, "splits"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"policy.{name}: must be at least 1")
 
 
 class Gateway:
@@ -63,7 +41,7 @@ class Gateway:
         self._policy = policy
         self._ledger: Ledger[str] = Ledger()
         self._live: dict[str, LiveRequest] = {}
-        self._routers: dict[str, None] = {}
+        self._routers = Routers(policy.splits)
         self._links = WorkerLinks()
         self._timers: Deadlines[tuple[str, str]] = Deadlines()
         self._budget = RetryBudget(policy.retry_budget)
@@ -104,7 +82,7 @@ class Gateway:
     @event
     def router_up(self, router: str, now_us: int) -> list[Action]:
         """Its stream is open and it was told `live_attempts`; what it had not answered is asked again."""
-        self._routers[router] = None
+        self._routers.add(router)
         actions: list[Action] = []
         for live in list(self._live.values()):
             if live.phase is Phase.SUBMITTED and live.router == router:
@@ -116,7 +94,7 @@ class Gateway:
     @event
     def router_down(self, router: str, now_us: int) -> list[Action]:
         """Its stream broke: what it had not placed goes to another router; what runs is not touched."""
-        self._routers.pop(router, None)
+        self._routers.remove(router)
         actions: list[Action] = []
         for live in list(self._live.values()):
             if live.phase is Phase.SUBMITTED and live.router == router:
@@ -128,8 +106,8 @@ class Gateway:
         """The router reserved these legs for the attempt."""
         live = self._submitted(router, key)
         if live is None:
-            return self._placed_too_late(router, key)
-        actions = self._leave_router(live, router)
+            return give_back(self._live.get(key.request), router, key)
+        actions = leave_router(live, router)
         leg = decode_leg(placement.legs)
         if leg is None:
             live.unsettled = (router, key.attempt)
@@ -235,25 +213,17 @@ class Gateway:
 
     @property
     def routers(self) -> tuple[str, ...]:
-        return tuple(self._routers)
+        return self._routers.names
 
     def in_flight_by_tenant(self) -> dict[str, int]:
-        counts: dict[str, int] = {}
-        for live in self._live.values():
-            counts[live.spec.tenant.name] = counts.get(live.spec.tenant.name, 0) + 1
-        return counts
+        return dict(Counter(live.spec.tenant.name for live in self._live.values()))
 
     def outcomes(self) -> dict[Outcome, int]:
         return self._ledger.counts()
 
     def live_attempts(self, router: str) -> list[LiveAttempt]:
         """What a router is told first on a new stream: the attempts it placed that still run."""
-        placed = (Phase.PLACED, Phase.STARTED)
-        return [
-            LiveAttempt(live.submit(), live.placement.legs, live.first_token_seen)
-            for live in self._live.values()
-            if live.router == router and live.phase in placed and live.placement is not None
-        ]
+        return [live.announced() for live in self._live.values() if live.router == router and live.placement]
 
     def resume_list(self, worker: str) -> list[Resume]:
         """What a decode worker is told first on a new stream: where each running attempt goes on."""
@@ -262,41 +232,21 @@ class Gateway:
         return [live.resume() for live in running if live.phase is Phase.STARTED]
 
     def check(self) -> None:
+        """Asserts the laws of live_laws.py, and the ledger's own."""
         self._ledger.check()
-        assert self._ledger.live == len(self._live)
-        for request, live in self._live.items():
-            assert request in self._ledger
-            on_worker = live.phase in (Phase.PLACED, Phase.STARTED)
-            assert on_worker == (live.placement is not None)
-            assert any(choice.finish is None for choice in live.choices), f"{request} is done and still live"
-            assert all(len(choice.output) <= live.spec.params.max_tokens for choice in live.choices)
-            link = self._links.get(live.worker) if on_worker else None
-            assert not on_worker or (link is not None and request in link.requests)
-        for link in self._links:
-            for request in link.requests:
-                assert request in self._live and self._live[request].worker == link.worker
-
-        waiting = sum(live.phase is Phase.WAITING for live in self._live.values())
-        down = sum(not link.up for link in self._links)
-        waits = len(self._live) + waiting + down
-        assert len(self._timers) == waits, f"{waits} waits have {len(self._timers)} deadlines"
+        assert list(self._ledger) == list(self._live), "the ledger and the live requests differ"
+        check_live(self._live, self._links, len(self._timers))
 
     # Placing.
 
     def _submit(self, live: LiveRequest, now_us: int) -> list[Action]:
         self._timers.clear((_RETRY, live.spec.request))
-        router = live.router if live.router in self._routers else self._home(live)
+        router = live.router if live.router in self._routers else self._routers.home(live)
         if router is None:
             return self._wait(live, End(Outcome.NO_WORKER, "no router is reachable"), now_us)
         live.attempt += 1
         live.router, live.phase = router, Phase.SUBMITTED
         return [live.submit()]
-
-    def _home(self, live: LiveRequest) -> str | None:
-        spec = live.spec
-        able = [router for router in self._routers if router not in live.avoid_routers]
-        known = able or list(self._routers)
-        return home_router(known, spec.tenant.name, spec.model, spec.prefix_hashes[:8], self._policy.splits)
 
     def _wait(self, live: LiveRequest, end: End, now_us: int) -> list[Action]:
         """Nothing can serve it now: tries again with growing pauses, for a bounded time."""
@@ -308,35 +258,14 @@ class Gateway:
         if now_us >= given_up_us:
             retry_after_us = end.retry_after_us or policy.no_worker_wait_us
             return self._finish(live, End(end.outcome, end.message, end.field, retry_after_us), now_us)
-        pause_us = min(policy.backoff_first_us << min(live.backoffs, 20), policy.backoff_max_us)
+        pause_us = policy.pause_us(live.backoffs)
         live.backoffs += 1
         self._timers.set((_RETRY, live.spec.request), min(now_us + pause_us, given_up_us))
         return []
 
     def _submitted(self, router: str, key: AttemptKey) -> LiveRequest | None:
         live = self._live.get(key.request)
-        if live is None or live.phase is not Phase.SUBMITTED:
-            return None
-        return live if (live.router, live.attempt) == (router, key.attempt) else None
-
-    def _placed_too_late(self, router: str, key: AttemptKey) -> list[Action]:
-        """A placement that nobody waits for is given back, unless it is the running one, told twice."""
-        live = self._live.get(key.request)
-        if live is None or live.router != router:
-            return [Settle(router, key, Outcome.CANCELLED, 0, 0, True)]
-        if live.placement is not None and live.attempt == key.attempt:
-            return []
-        # The tenant's concurrency stays with this router: it is being asked again.
-        if live.placement is None:
-            live.unsettled = (router, key.attempt)
-        return [Settle(router, key, Outcome.CANCELLED, 0, 0, False)]
-
-    def _leave_router(self, live: LiveRequest, router: str) -> list[Action]:
-        """The request is placed by another router than before: the old one need not hold its place."""
-        if live.unsettled is None or live.unsettled[0] == router:
-            return []
-        old_router, attempt = live.unsettled
-        return [Settle(old_router, AttemptKey(live.spec.request, attempt), Outcome.MOVED, 0, 0, True)]
+        return live if live is not None and live.awaits(router, key) else None
 
     # Streams to decode workers.
 
@@ -395,9 +324,7 @@ class Gateway:
     def _running(self, worker: str, request: str, attempt: int) -> LiveRequest | None:
         """The request, if this is its running attempt; whatever else still comes is stale."""
         live = self._live.get(request)
-        if live is None or live.phase is not Phase.STARTED or live.attempt != attempt:
-            return None
-        return live if live.worker == worker else None
+        return live if live is not None and live.runs_as(worker, attempt) else None
 
     def _take_run(self, live: LiveRequest, run: Run, now_us: int) -> list[Action]:
         if run.choice not in live.started:
@@ -405,36 +332,20 @@ class Gateway:
         choice = live.choices[run.choice]
         if not choice.goes_on:
             return []
-        first = len(choice.output)
-        if run.first_index > first:
-            gap = f"choice {run.choice}: output {run.first_index} came, {first} was due"
-            return self._lose(live, End(Outcome.WORKER_LOST, gap), now_us)
-        room = live.spec.params.max_tokens - first
-        seen = first - run.first_index
-        tokens, logprobs = run.tokens[seen : seen + room], run.logprobs[seen : seen + room]
-        # A finish belongs to the run's last token: a run known to its end can still bring it.
-        finish = run.finish if seen <= len(run.tokens) else None
-        if len(run.tokens) - seen > room or (len(tokens) == room and finish is None):
-            finish = FinishReason.LENGTH
-        if not tokens and finish is None:
+        news = news_of(choice, run, live.spec.params.max_tokens)
+        if isinstance(news, Gap):
+            return self._lose(live, End(Outcome.WORKER_LOST, str(news)), now_us)
+        if news is None:
             return []
-        actions = self._note_first_token(live, run) if tokens else []
-        choice.output.extend(tokens)
-        choice.worker_done = finish is not None
-        actions.append(Deliver(live.spec.request, choice.index, first, tokens, logprobs, finish))
-        if finish is not None and not live.spec.stop_strings:
-            actions += self._end_choice(live, choice, len(choice.output), finish, now_us)
+        actions: list[Action] = [*live.note_tokens(run)] if news.tokens else []
+        choice.output.extend(news.tokens)
+        choice.worker_done = news.finish is not None
+        actions.append(
+            Deliver(live.spec.request, choice.index, news.first, news.tokens, news.logprobs, news.finish)
+        )
+        if news.finish is not None and not live.spec.stop_strings:
+            actions += self._end_choice(live, choice, len(choice.output), news.finish, now_us)
         return actions
-
-    def _note_first_token(self, live: LiveRequest, run: Run) -> list[Action]:
-        live.stranded_since_us = None
-        if live.first_token_seen:
-            return []
-        live.first_token_seen = True
-        if live.cached_tokens is None:
-            live.cached_tokens = run.cached_tokens
-            live.pin()
-        return [FirstTokenSeen(live.router, live.key)]
 
     def _end_choice(
         self, live: LiveRequest, choice: LiveChoice, output_tokens: int, reason: FinishReason, now_us: int
@@ -469,34 +380,9 @@ class Gateway:
             return self._finish(live, end, now_us, running=running)
         live.retries += 1
         live.avoid_legs()
-        return self._close_attempt(live, end.outcome, final=False, running=running) + self._submit(
+        return close_attempt(live, self._links, end.outcome, final=False, running=running) + self._submit(
             live, now_us
         )
-
-    def _close_attempt(
-        self, live: LiveRequest, outcome: Outcome, *, final: bool, running: bool
-    ) -> list[Action]:
-        """Gives back what the current attempt holds at its worker and its router."""
-        actions: list[Action] = []
-        if live.phase is Phase.STARTED and running:
-            actions += self._cancel_attempt(live, outcome)
-        if live.placement is not None:
-            self._links.release(live.worker, live.spec.request)
-            billed = (len(live.spec.prompt), live.output_tokens) if final else (0, 0)
-            actions.append(Settle(live.router, live.key, outcome, *billed, final))
-            live.unsettled = None if final else (live.router, live.attempt)
-        live.placement, live.first_token_seen, live.started = None, False, ()
-        return actions
-
-    def _cancel_attempt(self, live: LiveRequest, outcome: Outcome) -> list[Action]:
-        link = self._links.get(live.worker)
-        if link is None:
-            return []
-        cancel = CancelAttempt(live.worker, live.key, outcome)
-        if link.up:
-            return [cancel]
-        link.owed_cancels.append(cancel)
-        return []
 
     def _finish(self, live: LiveRequest, end: End, now_us: int, running: bool = True) -> list[Action]:
         """The one end of a request, from any phase."""
@@ -507,12 +393,8 @@ class Gateway:
         if live.phase is Phase.SUBMITTED:
             actions.append(Withdraw(live.router, live.key))
         computes = running and any(not choice.worker_done for choice in live.choices)
-        actions += self._close_attempt(live, end.outcome, final=True, running=computes)
-        if live.unsettled is not None:
-            router, attempt = live.unsettled
-            key = AttemptKey(request, attempt)
-            billed = len(live.spec.prompt), live.output_tokens
-            actions.append(Settle(router, key, end.outcome, *billed, True))
+        actions += close_attempt(live, self._links, end.outcome, final=True, running=computes)
+        actions += settle_finally(live, end.outcome)
         for kind in (_DEADLINE, _RETRY):
             self._timers.clear((kind, request))
         del self._live[request]

@@ -5,8 +5,8 @@ from enum import StrEnum
 
 from core.outcomes import FinishReason
 from core.request import AttemptKey, Choice, Leg, ModelIdentity, Role
-from services.gateway.actions import Resume, Start, Submit
-from services.gateway.requests import NewRequest, Placement
+from services.gateway.actions import FirstTokenSeen, LiveAttempt, Resume, Start, Submit
+from services.gateway.requests import NewRequest, Placement, Run
 
 
 class Phase(StrEnum):
@@ -90,6 +90,14 @@ class LiveRequest:
         """The choices that an attempt still has to compute."""
         return [choice for choice in self.choices if choice.goes_on]
 
+    def awaits(self, router: str, key: AttemptKey) -> bool:
+        """Whether this router's answer to this attempt is what it waits for."""
+        return self.phase is Phase.SUBMITTED and self.router == router and self.key == key
+
+    def runs_as(self, worker: str, attempt: int) -> bool:
+        """Whether this is its running attempt; whatever else still comes is stale."""
+        return self.phase is Phase.STARTED and self.attempt == attempt and self.worker == worker
+
     def submit(self) -> Submit:
         spec = self.spec
         running = self.phase is Phase.STARTED
@@ -108,6 +116,11 @@ class LiveRequest:
             avoid_workers=tuple(self.avoid),
             dtype=self.pinned_dtype,
         )
+
+    def announced(self) -> LiveAttempt:
+        """The placed attempt, for a router that may not know of it."""
+        assert self.placement is not None
+        return LiveAttempt(self.submit(), self.placement.legs, self.first_token_seen)
 
     def start(self) -> Start:
         assert self.placement is not None
@@ -133,10 +146,17 @@ class LiveRequest:
     def resume(self) -> Resume:
         return Resume(self.key, tuple(len(self.choices[index].output) for index in self.started))
 
-    def pin(self) -> None:
-        """From the first delivered token on, only equal weights may continue."""
-        self.pinned_model = self.decode_leg.instance.model
-        self.pinned_dtype = self.decode_leg.dtype
+    def note_tokens(self, run: Run) -> list[FirstTokenSeen]:
+        """The run brought tokens; the router hears of each attempt's first."""
+        self.stranded_since_us = None
+        if self.first_token_seen:
+            return []
+        self.first_token_seen = True
+        if self.cached_tokens is None:
+            self.cached_tokens = run.cached_tokens
+            # From the first delivered token on, only equal weights may continue.
+            self.pinned_model, self.pinned_dtype = self.decode_leg.instance.model, self.decode_leg.dtype
+        return [FirstTokenSeen(self.router, self.key)]
 
     def avoid_legs(self) -> None:
         if self.placement is not None:
