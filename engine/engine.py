@@ -75,8 +75,10 @@ class Engine:
         sequence = self._decode_sequence(key)
         if sequence is None:
             return None
-        if sequence.phase is Phase.UNBOUND and not self._scheduler.bind(sequence):
-            return None
+        if sequence.phase is Phase.UNBOUND:
+            may_displace = self._outstanding is None
+            if not self._scheduler.bind(sequence, may_displace=may_displace):
+                return None
         return Bound(sequence.block_table, sequence.computed)
 
     def arrive(self, key: AttemptKey, first: tuple[FirstToken, ...], now_us: int) -> tuple[Token, ...]:

@@ -40,18 +40,27 @@ class Scheduler:
         self._slots_used = 0
         self._blocked: Sequence | None = None
         """The head of the queue that the last plan had no room for."""
+        self._claim: Sequence | None = None
+        """The first in order of those that asked to bind since the last plan and found no room."""
         self.preemptions = 0
 
     def enqueue(self, sequence: Sequence) -> None:
         sequence.phase = Phase.WAITING
         insort(self.waiting, sequence, key=_order)
 
-    def bind(self, sequence: Sequence) -> bool:
-        """Give an UNBOUND sequence its blocks and slots, unless an earlier one already waits for room."""
+    def bind(self, sequence: Sequence, *, may_displace: bool) -> bool:
+        """Give an UNBOUND sequence its blocks and slots, unless an earlier one already waits for room.
+
+        Lower classes give way, but not while a step runs: it still writes to their blocks.
+        """
         assert sequence.phase is Phase.UNBOUND
-        if self._earlier_is_blocked(sequence) or not self._slots_fit(sequence):
+        if self._earlier_is_blocked(sequence):
             return False
-        if not self._blocks.bind(sequence, self._keep()):
+        if may_displace:
+            self._displace_for(sequence)
+        if not self._slots_fit(sequence) or not self._blocks.bind(sequence, self._keep()):
+            if self._claim is None or sequence.order < self._claim.order:
+                self._claim = sequence
             return False
         sequence.phase = Phase.BOUND
         self._slots_used += sequence.slots
@@ -78,9 +87,12 @@ class Scheduler:
         """The rows of the next step, as (sequence, tokens to feed)."""
         budget = StepBudget(self._config.max_step_tokens)
         rows: list[tuple[Sequence, int]] = []
-        self._displace()
+        claim = self._take_claim()
+        while self.waiting and not _is_behind(self.waiting[0], claim):
+            if not self._displace_for(self.waiting[0]) or not self._admit(self.waiting[0]):
+                break
         self._decode_rows(budget, rows)
-        self._prefill_rows(budget, rows)
+        self._prefill_rows(budget, rows, claim)
         return rows
 
     def check(self) -> None:
@@ -103,14 +115,20 @@ class Scheduler:
             if sequence.phase is Phase.RUNNING and self._grow(sequence, len(sequence.tokens)):
                 _schedule(sequence, budget.take(1), rows)
 
-    def _prefill_rows(self, budget: StepBudget, rows: list[tuple[Sequence, int]]) -> None:
-        """Started prompts and waiting ones, merged by place; the first that finds no room closes the door."""
+    def _prefill_rows(
+        self, budget: StepBudget, rows: list[tuple[Sequence, int]], claim: Sequence | None
+    ) -> None:
+        """Started prompts and waiting ones, merged by place; the first that finds no room closes the door.
+
+        So does a claim to those behind it, unless the step would then be empty.
+        """
         started = deque(sequence for sequence in self.running if sequence.pending > 1)
         self._blocked = None
         while not budget.spent:
             head = self.waiting[0] if self.waiting and self._blocked is None else None
             if head is not None and (not started or head.order < started[0].order):
-                if self._admit(head):
+                is_claimed = _is_behind(head, claim) and bool(rows or started)
+                if not is_claimed and self._admit(head):
                     _schedule(head, budget.take(head.pending), rows)
                 else:
                     self._blocked = head
@@ -133,31 +151,35 @@ class Scheduler:
         self.start(sequence)
         return True
 
-    def _displace(self) -> None:
-        """A more urgent job that finds no room takes it from lower classes whose place is behind its own."""
-        while self.waiting:
-            head = self.waiting[0]
-            victims = [
-                sequence
-                for sequence in self.running
-                if sequence.preemptible
-                and sequence.job.tenant_class > head.job.tenant_class
-                and sequence.order > head.order
-            ]
-            if not victims or not self._would_fit(head, victims):
-                return
-            while not self._admit(head):
-                if not victims:
-                    return
-                victim = max(victims, key=_sacrifice)
-                victims.remove(victim)
-                self._preempt(victim)
+    def _take_claim(self) -> Sequence | None:
+        """A claim holds for one plan: whoever still wants to bind asks again."""
+        claim, self._claim = self._claim, None
+        return claim if claim is not None and claim.phase is Phase.UNBOUND else None
 
-    def _would_fit(self, sequence: Sequence, victims: list[Sequence]) -> bool:
-        blocks = self._blocks.manager.available + sum(len(victim.blocks) for victim in victims)
+    def _displace_for(self, sequence: Sequence) -> bool:
+        """Preempt, as far as needed, lower classes whose place is behind; False if that is not to be had."""
+        victims = [
+            other
+            for other in self.running
+            if other.preemptible
+            and other.job.tenant_class > sequence.job.tenant_class
+            and other.order > sequence.order
+        ]
         slots = self._config.max_running - self._slots_used + sum(victim.slots for victim in victims)
-        needed = self._config.blocks_for(len(sequence.tokens)) + self._config.watermark_blocks
-        return sequence.slots <= slots and needed <= blocks
+        blocks = self._blocks.manager.available + sum(len(victim.blocks) for victim in victims)
+        if not victims or slots < sequence.slots or blocks < self._blocks_wanted(sequence):
+            return False
+        victims.sort(key=_sacrifice)
+        while victims and not self._has_room(sequence):
+            self._preempt(victims.pop())
+        return True
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        return self._slots_fit(sequence) and self._blocks.manager.available >= self._blocks_wanted(sequence)
+
+    def _blocks_wanted(self, sequence: Sequence) -> int:
+        """For all it knows and one token more, besides what is to stay free; cached ones not counted off."""
+        return self._config.blocks_for(len(sequence.tokens) + 1) + self._config.watermark_blocks
 
     def _grow(self, sequence: Sequence, stop: int) -> bool:
         """Whether the sequence has its blocks up to stop; others, or it itself, may be preempted for that."""
@@ -187,6 +209,10 @@ class Scheduler:
     def _earlier_is_blocked(self, sequence: Sequence) -> bool:
         blocked = self._blocked
         return blocked is not None and blocked.phase is Phase.WAITING and blocked.order < sequence.order
+
+
+def _is_behind(sequence: Sequence, claim: Sequence | None) -> bool:
+    return claim is not None and sequence.order > claim.order
 
 
 def _schedule(sequence: Sequence, count: int, rows: list[tuple[Sequence, int]]) -> None:

@@ -90,6 +90,9 @@ class SequenceBlocks:
     def take_step_work(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
         """(blocks to zero, copies as (source, destination)) that the next step owes."""
         zero, copies = tuple(self._zero), tuple(self._copies)
+        assert all(self.manager.references(block) for block in zero), (
+            "a block that nobody holds would be zeroed"
+        )
         self._zero, self._copies = {}, []
         return zero, copies
 

@@ -20,6 +20,8 @@ COST = StepCost(base_ns=1_000_000, token_ns=20_000, context_ns=50)
 MODEL = FakeModel(vocab_size=1000, stop_token=7, stop_one_in=40)
 CHUNK_TOKENS = 24
 JOBS_MAX = 12
+STEPS_MAX = 20_000
+"""Far more than 12 jobs of 3 choices can need, 3 tokens a step."""
 
 
 @dataclass
@@ -226,6 +228,7 @@ class EnginePair(RuleBasedStateMachine):
             before = self._moved()
             self._everybody_moves()
             assert self._moved() != before, "work remains and nothing moves"
+            assert max(node.steps for node in self.nodes) < STEPS_MAX, "steps without end"
         self._nothing_remains()
 
     def _moved(self) -> tuple[int, ...]:
