@@ -19,7 +19,7 @@ def close_attempt(
         billed = (len(live.spec.prompt), live.output_tokens) if final else (0, 0)
         actions.append(Settle(live.router, live.key, outcome, *billed, final))
         live.unsettled = None if final else (live.router, live.attempt)
-    live.placement, live.first_token_seen, live.started = None, False, ()
+    live.placement, live.home, live.first_token_seen, live.started = None, None, False, ()
     return actions
 
 

@@ -16,7 +16,6 @@ from services.gateway.actions import (
     Ended,
     LiveAttempt,
     Resume,
-    Settle,
     Withdraw,
 )
 from services.gateway.closing import close_attempt, give_back, leave_router, settle_finally
@@ -32,6 +31,7 @@ from services.gateway.worker_links import WorkerLink, WorkerLinks
 _DEADLINE, _RETRY, _LINK = "deadline", "retry", "link"
 _TEMPORARY = (Outcome.NO_WORKER, Outcome.DRAINING, *RETRYABLE)
 """Refusals that a short wait may mend."""
+_HOMELESS = End(Outcome.INTERNAL, "placed without a decode worker")
 
 
 class Gateway:
@@ -107,15 +107,12 @@ class Gateway:
         live = self._submitted(router, key)
         if live is None:
             return give_back(self._live.get(key.request), router, key)
-        actions = leave_router(live, router)
         leg = decode_leg(placement.legs)
         if leg is None:
-            live.unsettled = (router, key.attempt)
-            actions.append(Settle(router, key, Outcome.INTERNAL, 0, 0, False))
-            end = End(Outcome.NO_WORKER, "the placement has no decode leg")
-            return actions + self._wait(live, end, now_us)
-        live.placement, live.unsettled, live.phase = placement, None, Phase.PLACED
-        return actions + self._use_link(live, leg.address, now_us)
+            return give_back(None, router, key) + self._finish(live, _HOMELESS, now_us)
+        leaving = leave_router(live, router)
+        live.place(placement, leg)
+        return leaving + self._use_link(live, leg.address, now_us)
 
     @event
     def refused(self, router: str, key: AttemptKey, end: End, now_us: int) -> list[Action]:

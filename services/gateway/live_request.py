@@ -47,6 +47,8 @@ class LiveRequest:
     attempt: int = 0
     router: str = ""
     placement: Placement | None = None
+    home: Leg | None = None
+    """The placement's decode leg."""
     first_token_seen: bool = False
     """In this attempt."""
     started: tuple[int, ...] = ()
@@ -72,10 +74,8 @@ class LiveRequest:
 
     @property
     def decode_leg(self) -> Leg:
-        assert self.placement is not None
-        leg = decode_leg(self.placement.legs)
-        assert leg is not None
-        return leg
+        assert self.home is not None
+        return self.home
 
     @property
     def worker(self) -> str:
@@ -89,6 +89,9 @@ class LiveRequest:
     def remaining(self) -> list[LiveChoice]:
         """The choices that an attempt still has to compute."""
         return [choice for choice in self.choices if choice.goes_on]
+
+    def place(self, placement: Placement, home: Leg) -> None:
+        self.placement, self.home, self.unsettled, self.phase = placement, home, None, Phase.PLACED
 
     def awaits(self, router: str, key: AttemptKey) -> bool:
         """Whether this router's answer to this attempt is what it waits for."""

@@ -107,5 +107,7 @@ class Answer:
 
 
 def _size(piece: Piece) -> int:
-    tops = sum(1 + len(logprobs.top) for logprobs in piece.logprobs)
-    return _PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.tokens) + _LOGPROB_BYTES * tops
+    size = _PIECE_BYTES + 4 * len(piece.text) + _TOKEN_BYTES * len(piece.tokens)
+    if piece.logprobs:
+        size += _LOGPROB_BYTES * sum(1 + len(logprobs.top) for logprobs in piece.logprobs)
+    return size
