@@ -1,6 +1,7 @@
 """The public gRPC API, as a client would use it: many requests on one stream."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,21 +18,27 @@ class Answer:
     """All that one request got."""
 
     request_id: str = ""
-    tokens: list[int] = field(default_factory=list)
+    choices: dict[int, list[int]] = field(default_factory=lambda: {0: []})
     text: str = ""
+    """Of choice 0."""
     finished: api.Finished | None = None
     error: api.Error | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     began: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.choices[0]
 
     def take(self, response: api.GenerateResponse) -> None:
         self.request_id = response.request_id or self.request_id
         match response.WhichOneof("message"):
             case "tokens":
                 tokens = response.tokens
-                assert tokens.first_index == len(self.tokens), "a gap or a duplicate"
-                self.tokens += tokens.ids
-                self.text += tokens.text
+                choice = self.choices.setdefault(tokens.choice, [])
+                assert tokens.first_index == len(choice), "a gap or a duplicate"
+                choice += tokens.ids
+                self.text += tokens.text if tokens.choice == 0 else ""
                 self.began.set()
             case "finished":
                 assert not self.ended.is_set(), "a second end"
@@ -53,6 +60,7 @@ class Conversation:
         self.stub = inference_pb2_grpc.InferenceStub(self._channel)
         self.answers: dict[str, Answer] = {}
         self._call: Any = None
+        self._writing = asyncio.Lock()  # gRPC takes one write of a call at a time
         self._reader: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Conversation":
@@ -63,7 +71,8 @@ class Conversation:
     async def __aexit__(self, *_: object) -> None:
         assert self._reader is not None
         self._call.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader  # an assertion of `take` is the test's failure
         await self._channel.close()
 
     async def start(self, client_id: str, tokens: Sequence[int], **options: Any) -> Answer:
@@ -75,11 +84,15 @@ class Conversation:
             tokens=api.TokenIds(ids=tokens),
             sampling=sampling,
         )
-        await self._call.write(api.GenerateRequest(start=begin))
+        await self._write(api.GenerateRequest(start=begin))
         return answer
 
     async def cancel_in_stream(self, client_id: str) -> None:
-        await self._call.write(api.GenerateRequest(cancel=api.CancelGeneration(client_id=client_id)))
+        await self._write(api.GenerateRequest(cancel=api.CancelGeneration(client_id=client_id)))
+
+    async def _write(self, request: api.GenerateRequest) -> None:
+        async with self._writing:
+            await self._call.write(request)
 
     async def _read(self) -> None:
         while (response := await self._call.read()) is not grpc.aio.EOF:

@@ -36,6 +36,7 @@ class LiveFleet:
     errors: list[str] = field(default_factory=list)
     http: str = ""
     grpc: str = ""
+    readers: list[threading.Thread] = field(default_factory=list)
 
     @property
     def openai(self) -> str:
@@ -66,10 +67,20 @@ class LiveFleet:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
         try:
-            return self.process.wait(60)
+            code = self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
+        self.close()
+        return code
+
+    def close(self) -> None:
+        """After the process has ended: what it said is whole."""
+        for reader in self.readers:
+            reader.join(10)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
 
     def said(self) -> str:
         return "\n".join(self.errors)
@@ -89,7 +100,9 @@ def start(*flags: str, environment: dict[str, str] | None = None) -> LiveFleet:
     fleet = LiveFleet(process)
     for stream, kept in ((process.stdout, fleet.lines), (process.stderr, fleet.errors)):
         assert stream is not None
-        threading.Thread(target=_keep, args=(stream, kept), daemon=True).start()
+        reader = threading.Thread(target=_keep, args=(stream, kept), daemon=True)
+        reader.start()
+        fleet.readers.append(reader)
     eventually(
         lambda: process.poll() is not None or any(line.startswith("READY") for line in list(fleet.lines)),
         START_TIMEOUT_S,

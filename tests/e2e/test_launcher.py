@@ -130,6 +130,7 @@ def test_a_signal_drains_and_exits_0(end: signal.Signals) -> None:
     assert len(processes) >= 6  # launcher, store, router, gateway, two workers
     fleet.process.send_signal(end)
     assert fleet.process.wait(30) == 0, fleet.said()
+    fleet.close()
     eventually(lambda: gone(processes), 5, "every process has ended")
 
 
@@ -138,6 +139,7 @@ def test_a_killed_launcher_leaves_nothing() -> None:
     processes = family(fleet.process.pid)
     fleet.process.kill()
     fleet.process.wait(10)
+    fleet.close()
     eventually(lambda: gone(processes), 5, "every process has ended with its launcher")
 
 
