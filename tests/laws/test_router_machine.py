@@ -1,10 +1,10 @@
-"""Whatever order gateways, workers and the store speak in: one answer per submit, nothing lost or negative."""
+"""Whatever the order of events: one answer per submit, nothing reserved for nobody, no count below zero."""
 
 from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from capacity.quantities import Answer, Ask, QuantityKind
 from core.outcomes import Outcome
@@ -85,8 +85,15 @@ class RouterMachine(RuleBasedStateMachine):
             assert submission is not None
             self.placed[action.gateway][action.key] = (submission, action)
 
-    @rule(gateway=st.sampled_from(GATEWAYS), restarted=st.booleans(), forgets=st.booleans())
-    def connect(self, gateway: str, restarted: bool, forgets: bool) -> None:
+    @initialize(fleet=st.lists(st.sampled_from(WORKERS), unique=True, min_size=1))
+    def start(self, fleet: list[str]) -> None:
+        for gateway in GATEWAYS:
+            self.connect(gateway, True)
+        for worker in fleet:
+            self.hello(worker, True, 2)
+
+    @rule(gateway=st.sampled_from(GATEWAYS), restarted=st.booleans())
+    def connect(self, gateway: str, restarted: bool) -> None:
         if self.up[gateway]:
             return
         if restarted or not self.incarnations[gateway]:
@@ -114,28 +121,28 @@ class RouterMachine(RuleBasedStateMachine):
         rate=st.sampled_from((0, 0, 2000)),
         choices=st.sampled_from((1, 1, 2)),
         deadline_us=st.sampled_from((0, 500_000, 10_000_000)),
+        count=st.sampled_from((1, 2, 5)),
     )
     def submit(
         self, gateway: str, tenant: str, tenant_class: TenantClass, prompt: int, limit: int, rate: int,
-        choices: int, deadline_us: int,
+        choices: int, deadline_us: int, count: int,
     ) -> None:  # fmt: skip
-        if not self.up[gateway]:
-            return
-        self.requests += 1
-        submission = Submission(
-            key=AttemptKey(f"q{self.requests}", 1),
-            tenant=tenant,
-            tenant_class=tenant_class,
-            model=MODEL,
-            prompt_tokens=prompt,
-            max_tokens=100,
-            choices=choices,
-            prefix_hashes=bytes(8) * (prompt // 16),
-            deadline_remaining_us=deadline_us,
-            tenant_concurrency=limit,
-            tenant_tokens_per_minute=rate,
-        )
-        self.send(gateway, submission)
+        for _ in range(count if self.up[gateway] else 0):
+            self.requests += 1
+            submission = Submission(
+                key=AttemptKey(f"q{self.requests}", 1),
+                tenant=tenant,
+                tenant_class=tenant_class,
+                model=MODEL,
+                prompt_tokens=prompt,
+                max_tokens=100,
+                choices=choices,
+                prefix_hashes=(self.requests % 5).to_bytes(8, "little") * (prompt // 16),
+                deadline_remaining_us=deadline_us,
+                tenant_concurrency=limit,
+                tenant_tokens_per_minute=rate,
+            )
+            self.send(gateway, submission)
 
     def send(self, gateway: str, submission: Submission) -> None:
         self.owner[submission.key] = gateway
@@ -209,7 +216,7 @@ class RouterMachine(RuleBasedStateMachine):
         held=st.integers(0, 64),
         running=st.integers(0, 3),
         queued_us=st.sampled_from((0, 50_000, 500_000)),
-        draining=st.sampled_from((False, False, False, True)),
+        draining=st.sampled_from((False,) * 9 + (True,)),
         acknowledged=st.integers(0, 40),
         ended=st.integers(0, 200),
         service=st.integers(0, 10_000_000),
@@ -272,7 +279,7 @@ class RouterMachine(RuleBasedStateMachine):
             report = self.router.leases_lost if lost else self.router.leases_returned
             self.perform(report(self.now_us))
 
-    @rule(jump_us=st.sampled_from((1, 1_000, 100_000, 1_000_000, 40_000_000)))
+    @rule(jump_us=st.sampled_from((1, 1_000, 10_000, 100_000, 1_000_000, 40_000_000)))
     def time_passes(self, jump_us: int) -> None:
         self.now_us += jump_us
         self.perform(self.router.tick(self.now_us))
