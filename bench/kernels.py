@@ -63,7 +63,6 @@ def main() -> None:
         block_size=BLOCK_SIZE,
         blocks=BLOCKS,
         threads=arguments.threads,
-        progress=_say,
     )
     # Roofs before and after: on a shared machine the better of two is nearer the truth.
     before = _roofs(arguments.dtype, arguments.threads)
@@ -197,10 +196,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20, help="steps per measurement; the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     return parser.parse_args()
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """Which backend runs a model on this machine, and how many KV blocks it gets."""
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from engine import native_backend
 from engine.kernels import build
+from engine.kernels.loading import unsupported
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
 from engine.models.weights import load_weights
@@ -40,29 +39,25 @@ def open_backend(
                 KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks),
                 torch.device(device),
             )
-            return NativeBackend(config, weights, dtype=dtype, progress=_say, **arguments)
+            return NativeBackend(config, weights, dtype=dtype, progress=build.say, **arguments)
         _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
     return TorchBackend(config, weights, dtype=dtype, device=device, **arguments)
 
 
 def _why_not_native(config: ModelConfig, dtype: str, block_size: int) -> str | None:
     """One line, or None where the kernels are there, or now compiled, and run this model."""
-    reason = build.unavailable(dtype) or native_backend.unsupported(config, block_size)
+    reason = build.unavailable(dtype) or unsupported(config, block_size)
     if reason is None:
         try:
-            build.ensure_built(_say)
+            build.ensure_built(build.say)
         except OSError as error:
             return str(error)
     return reason
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 @cache
 def _say_once(line: str) -> None:
-    _say(line)
+    build.say(line)
 
 
 def default_blocks(config: ModelConfig, *, dtype: str, device: str, block_size: int) -> int:

@@ -10,17 +10,15 @@ from itertools import chain
 import torch
 
 from engine.kernels import build
-from engine.kernels.binding import PHASES, Batch, Shape, Slot, open_library
+from engine.kernels.binding import PHASES, Batch, open_library
+from engine.kernels.loading import load_model, shape_of, unsupported
 from engine.models.config import ModelConfig
-from engine.models.rotary import inverse_frequencies
 from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
 from engine.sampler import sample
 
 TOKENS_MAX = 512
 SAMPLES_MAX = 64
 """Of one pass over the weights: a larger step is computed in several, with the same result."""
-HEAD_DIM_MAX = 256
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class NativeBackend:
         block_size: int,
         blocks: int,
         threads: int,
-        progress: build.Progress = print,
+        progress: build.Progress = build.say,
     ) -> None:
         """Packs weights (Hugging Face names, any dtype) and takes all memory.
 
@@ -76,11 +74,11 @@ class NativeBackend:
         self.layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
         self._config = config
         self._library = open_library(progress)
-        shape = _shape_of(config, block_size, blocks)
+        shape = shape_of(config, block_size, blocks, TOKENS_MAX, SAMPLES_MAX)
         self._model = self._library.baton_create(ctypes.byref(shape), dtype == "bfloat16", threads)
         if not self._model:
             raise MemoryError(f"the native backend's pools do not fit (blocks = {blocks})")
-        self._load(weights, DTYPES[dtype])
+        load_model(self._library, self._model, config, weights, dtype)
         self._logits = torch.zeros((SAMPLES_MAX, config.vocab_size), dtype=torch.float32)
         self._argmax = array("i", [0] * SAMPLES_MAX)
 
@@ -245,39 +243,6 @@ class NativeBackend:
             raise ValueError(f"block_table: names a block outside 0..{self.layout.blocks - 1}")
         return array("i", block_table or (0,))
 
-    def _load(self, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
-        config = self._config
-
-        def put(slot: Slot, tensors: Sequence[torch.Tensor], kept: torch.dtype, layer: int = 0) -> None:
-            joined = (tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))).to(kept).contiguous()
-            self._library.baton_load(self._model, slot, layer, joined.data_ptr())
-
-        for layer in range(config.layers):
-            name = f"model.layers.{layer}"
-            qkv = [f"{name}.self_attn.{kind}_proj" for kind in ("q", "k", "v")]
-            put(Slot.QKV, [weights[f"{part}.weight"] for part in qkv], dtype, layer)
-            put(Slot.OUTPUT, [weights[f"{name}.self_attn.o_proj.weight"]], dtype, layer)
-            put(
-                Slot.GATE_UP,
-                [weights[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up")],
-                dtype,
-                layer,
-            )
-            put(Slot.DOWN, [weights[f"{name}.mlp.down_proj.weight"]], dtype, layer)
-            put(Slot.INPUT_NORM, [weights[f"{name}.input_layernorm.weight"]], torch.float32, layer)
-            put(Slot.POST_NORM, [weights[f"{name}.post_attention_layernorm.weight"]], torch.float32, layer)
-            if config.attention_bias:
-                put(Slot.QKV_BIAS, [weights[f"{part}.bias"] for part in qkv], torch.float32, layer)
-            if config.qk_norm:
-                put(Slot.QUERY_NORM, [weights[f"{name}.self_attn.q_norm.weight"]], torch.float32, layer)
-                put(Slot.KEY_NORM, [weights[f"{name}.self_attn.k_norm.weight"]], torch.float32, layer)
-        embedding = weights["model.embed_tokens.weight"]
-        put(Slot.HEAD, [embedding if config.tie_word_embeddings else weights["lm_head.weight"]], dtype)
-        if not config.tie_word_embeddings:
-            put(Slot.EMBEDDING, [embedding], dtype)
-        put(Slot.FINAL_NORM, [weights["model.norm.weight"]], torch.float32)
-        put(Slot.INVERSE_FREQUENCY, [inverse_frequencies(config)], torch.float32)
-
 
 def _passes(rows: Sequence[Row]) -> list[list[_Piece]]:
     """Rows cut into passes of at most TOKENS_MAX tokens and SAMPLES_MAX sampling rows, in order."""
@@ -308,36 +273,3 @@ def _is_greedy(spec: SampleSpec) -> bool:
 
 def _address(values: "array[int]") -> int:
     return values.buffer_info()[0]
-
-
-def unsupported(config: ModelConfig, block_size: int) -> str | None:
-    """Which number of this model or paging the kernels cannot run, in one line; None where they can."""
-    for name, value in (
-        ("hidden_size", config.hidden_size),
-        ("intermediate_size", config.intermediate_size),
-        ("head_dim", config.head_dim),
-        ("block_size", block_size),
-    ):
-        if value < 16 or value % 16:
-            return f"{name}: {value} is not a multiple of 16"
-    return None if config.head_dim <= HEAD_DIM_MAX else f"head_dim: {config.head_dim} is above {HEAD_DIM_MAX}"
-
-
-def _shape_of(config: ModelConfig, block_size: int, blocks: int) -> Shape:
-    return Shape(
-        vocab=config.vocab_size,
-        hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
-        layers=config.layers,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        block_size=block_size,
-        blocks=blocks,
-        tokens_max=TOKENS_MAX,
-        samples_max=SAMPLES_MAX,
-        tied=config.tie_word_embeddings,
-        qkv_bias=config.attention_bias,
-        qk_norm=config.qk_norm,
-        epsilon=config.rms_norm_eps,
-    )

@@ -17,7 +17,7 @@ constexpr int kTileTokens = 64;
 constexpr int kTileGroups = kTileTokens / kGroup;
 constexpr int kSegmentTokens = 512;
 constexpr int kQueries = 8;
-constexpr int kScoreRows = 16;  // an AMX tile's; those past the last query are never read
+constexpr int kScoreRows = 16;      // an AMX tile's; those past the last query are never read
 constexpr float kNothing = -1e30f;  // below any score; finite, so that kNothing - kNothing is 0
 
 // The running softmax of up to 8 queries: peak = max score (in bits: scores are scaled by log2 e),
@@ -40,6 +40,7 @@ struct Queries {
   alignas(kLine) typename Type::Element values[kScoreRows * kHeadDimMax];  // [query][head_dim]
   int visible[kQueries];  // keys that a query sees: its position + 1
   int visible_max;
+  bool alone;   // the only tile of its row: nobody else brings these keys into the cache
   float scale;  // log2(e) / sqrt(head_dim)
 };
 
@@ -65,7 +66,8 @@ void score(const Queries<Type>& queries, typename Type::Element* const* groups,
       }
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        const typename Type::Wide query = Type::broadcast(queries.values + r * kHeadDimMax + step * Type::pair);
+        const typename Type::Wide query =
+            Type::broadcast(queries.values + r * kHeadDimMax + step * Type::pair);
 #pragma GCC unroll 4
         for (int w = 0; w < W; ++w) sum[r][w] = Type::multiply_add(sum[r][w], key[w], query);
       }
@@ -111,7 +113,8 @@ void weigh(const float* weights, const float* factors, typename Type::Element* c
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      sum[r][c] = _mm512_mul_ps(_mm512_loadu_ps(sums + r * head_dim + dim + c * kLanes), _mm512_set1_ps(factors[r]));
+      sum[r][c] =
+          _mm512_mul_ps(_mm512_loadu_ps(sums + r * head_dim + dim + c * kLanes), _mm512_set1_ps(factors[r]));
     }
   }
   for (int first = 0; first < tokens; first += kGroup) {
@@ -168,7 +171,7 @@ void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, cons
   find(segment * kSegmentTokens, groups);
   for (int base = segment * kSegmentTokens; base < stop; base += kTileTokens) {
     find(base + kTileTokens, next);
-    score_tile<Type, R>(queries, groups, next, pool.head_dim, scores);
+    score_tile<Type, R>(queries, groups, queries.alone ? next : groups, pool.head_dim, scores);
     for (int r = 0; r < R; ++r) {
       factors[r] = reweigh(scores + r * kTileTokens, queries.visible[r] - base, queries.scale, state.peak[r],
                            state.total[r]);
@@ -192,11 +195,13 @@ inline void merge(const Softmax& into, const Softmax& part, int queries, int hea
     const __m512 old_factor = _mm512_set1_ps(exp2_one(into.peak[r] - peak));
     const __m512 new_factor = _mm512_set1_ps(exp2_one(part.peak[r] - peak));
     into.peak[r] = peak;
-    into.total[r] = into.total[r] * _mm512_cvtss_f32(old_factor) + part.total[r] * _mm512_cvtss_f32(new_factor);
+    into.total[r] =
+        into.total[r] * _mm512_cvtss_f32(old_factor) + part.total[r] * _mm512_cvtss_f32(new_factor);
     for (int dim = 0; dim < head_dim; dim += kLanes) {
       float* sums = into.sums + r * head_dim + dim;
       const __m512 scaled = _mm512_mul_ps(_mm512_loadu_ps(sums), old_factor);
-      _mm512_storeu_ps(sums, _mm512_fmadd_ps(_mm512_loadu_ps(part.sums + r * head_dim + dim), new_factor, scaled));
+      _mm512_storeu_ps(sums,
+                       _mm512_fmadd_ps(_mm512_loadu_ps(part.sums + r * head_dim + dim), new_factor, scaled));
     }
   }
 }

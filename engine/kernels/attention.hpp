@@ -29,7 +29,11 @@ class Attention {
   using Element = typename Type::Element;
 
   Attention(int layers, int heads, int kv_heads, int head_dim, int tokens_max)
-      : heads_(heads), kv_heads_(kv_heads), head_dim_(head_dim), drawn_(new std::atomic<int>[layers]), layers_(layers) {
+      : heads_(heads),
+        kv_heads_(kv_heads),
+        head_dim_(head_dim),
+        drawn_(new std::atomic<int>[layers]),
+        layers_(layers) {
     const int tiles_max = tokens_max * (heads / kv_heads);
     tiles_.reserve(tiles_max);
     units_.reserve(std::max(tiles_max, kPartialMax));
@@ -57,7 +61,8 @@ class Attention {
     const int tiles = int(tiles_.size());
     split_ = segments > tiles && tiles * kv_heads_ < 4 * threads && segments * kv_heads_ <= kPartialMax;
     for (int tile = 0; tile < tiles; ++tile) {
-      for (int segment = 0; segment < (split_ ? tiles_[tile].segments : 1); ++segment) units_.push_back({tile, segment});
+      for (int segment = 0; segment < (split_ ? tiles_[tile].segments : 1); ++segment)
+        units_.push_back({tile, segment});
     }
     for (int layer = 0; layer < layers_; ++layer) drawn_[layer].store(0, std::memory_order_relaxed);
   }
@@ -138,6 +143,7 @@ class Attention {
       std::copy_n(q + offset(tile, query, head, stride), head_dim_, to.values + query * kHeadDimMax);
       to.visible[query] = tile.row->start + (tile.first + query) / (heads_ / kv_heads_) + 1;
     }
+    to.alone = tile.queries == tile.row->tokens * (heads_ / kv_heads_);
     to.visible_max = to.visible[tile.queries - 1];
   }
 
@@ -155,14 +161,22 @@ class Attention {
                 int segment, const Softmax& state) const {
     const int32_t* table = tile.row->table;
     switch (tile.queries) {
-      case 1: return attend_segment<Type, 1>(queries, pool, table, layer, head, segment, state);
-      case 2: return attend_segment<Type, 2>(queries, pool, table, layer, head, segment, state);
-      case 3: return attend_segment<Type, 3>(queries, pool, table, layer, head, segment, state);
-      case 4: return attend_segment<Type, 4>(queries, pool, table, layer, head, segment, state);
-      case 5: return attend_segment<Type, 5>(queries, pool, table, layer, head, segment, state);
-      case 6: return attend_segment<Type, 6>(queries, pool, table, layer, head, segment, state);
-      case 7: return attend_segment<Type, 7>(queries, pool, table, layer, head, segment, state);
-      default: return attend_segment<Type, 8>(queries, pool, table, layer, head, segment, state);
+      case 1:
+        return attend_segment<Type, 1>(queries, pool, table, layer, head, segment, state);
+      case 2:
+        return attend_segment<Type, 2>(queries, pool, table, layer, head, segment, state);
+      case 3:
+        return attend_segment<Type, 3>(queries, pool, table, layer, head, segment, state);
+      case 4:
+        return attend_segment<Type, 4>(queries, pool, table, layer, head, segment, state);
+      case 5:
+        return attend_segment<Type, 5>(queries, pool, table, layer, head, segment, state);
+      case 6:
+        return attend_segment<Type, 6>(queries, pool, table, layer, head, segment, state);
+      case 7:
+        return attend_segment<Type, 7>(queries, pool, table, layer, head, segment, state);
+      default:
+        return attend_segment<Type, 8>(queries, pool, table, layer, head, segment, state);
     }
   }
 

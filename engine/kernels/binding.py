@@ -72,7 +72,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 
 
 @cache
-def open_library(progress: build.Progress = print) -> ctypes.CDLL:
+def open_library(progress: build.Progress = build.say) -> ctypes.CDLL:
     """The kernels, compiled if need be; a call releases the interpreter lock. Raises OSError."""
     library = ctypes.CDLL(str(build.ensure_built(progress)))
     for name, (result, arguments) in _SIGNATURES.items():

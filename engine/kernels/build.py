@@ -4,6 +4,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ BFLOAT16_FLAGS = ("-mavx512bf16", "-DBATON_BFLOAT16")
 COMPILE_SECONDS_MAX = 300
 
 Progress = Callable[[str], None]
+
+
+def say(line: str) -> None:
+    """The Progress of a command line."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)

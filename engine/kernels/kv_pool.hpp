@@ -71,10 +71,12 @@ struct KvPool {
           const int slot = token % kGroup;
           for (int dim = 0; dim < head_dim; dim += Type::pair) {
             Element* inside = at + key_at(slot, dim);
-            std::memcpy(kToWire ? key + dim : inside, kToWire ? inside : key + dim, sizeof(Element) * Type::pair);
+            std::memcpy(kToWire ? key + dim : inside, kToWire ? inside : key + dim,
+                        sizeof(Element) * Type::pair);
           }
           Element* value = at + value_at(slot);
-          std::memcpy(kToWire ? key + plane : value, kToWire ? value : key + plane, sizeof(Element) * head_dim);
+          std::memcpy(kToWire ? key + plane : value, kToWire ? value : key + plane,
+                      sizeof(Element) * head_dim);
         }
       }
     }

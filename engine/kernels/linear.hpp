@@ -1,10 +1,12 @@
 // y = x W^T for packed W: one kind of micro-tile, from one row to hundreds.
 //
 // Packed layout: [panel][K / pair][32 columns][pair], a panel being 32 output columns; columns past N
-// are zero, and K is rounded up with zeros to a multiple of 16 pairs. A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every
-// output is one float32 sum over K in ascending order: its bits do not depend on the batch, on the
-// row's place in it, on P, or on the number of threads, which divide N only. (Register blocking as in
-// Goto & van de Geijn 2008, without their split of K.)
+// are zero, and K is rounded up with zeros to a multiple of 16 pairs. Panels start on 64-byte lines.
+//
+// A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every output is
+// one float32 sum over K in ascending order: its bits do not depend on the batch, on the row's place in
+// it, on P, or on the number of threads, which divide N only. (Register blocking as in Goto & van de
+// Geijn 2008, without their split of K.)
 #pragma once
 #include <algorithm>
 
@@ -32,8 +34,8 @@ size_t row_stride(size_t columns) {
 template <class Type>
 struct Packed {
   typename Type::Element* data = nullptr;
-  int rows = 0;  // N, the outputs
-  int columns = 0;  // K, the inputs; a multiple of 16
+  int rows = 0;                                                          // N, the outputs
+  int columns = 0;                                                       // K, the inputs; a multiple of 16
   int depth() const { return int(round_up(columns, 16 * Type::pair)); }  // zeros from K to here
   int panels() const { return (rows + kPanel - 1) / kPanel; }
   size_t panel_elements() const { return size_t(depth()) * kPanel; }
@@ -48,7 +50,8 @@ void pack(const Packed<Type>& to, const typename Type::Element* from, bool halve
   for (int panel = panels.first; panel < panels.last; ++panel) {
     typename Type::Element* out = to.data + panel * to.panel_elements();
     for (int column = 0; column < kPanel; ++column) {
-      const int row = halves ? panel * 16 + column % 16 + column / 16 * (to.rows / 2) : panel * kPanel + column;
+      const int row =
+          halves ? panel * 16 + column % 16 + column / 16 * (to.rows / 2) : panel * kPanel + column;
       const bool real = halves ? panel * 16 + column % 16 < to.rows / 2 : row < to.rows;
       for (int k = 0; k < to.depth(); ++k) {
         out[(size_t(k / pair) * kPanel + column) * pair + k % pair] =
@@ -128,18 +131,30 @@ constexpr TileFunction<Type> tile_of_panels(int panels) {
 template <class Type>
 TileFunction<Type> tile_function(int rows, int panels) {
   switch (rows) {
-    case 1: return tile_of_panels<Type, 1>(panels);
-    case 2: return tile_of_panels<Type, 2>(panels);
-    case 3: return tile_of_panels<Type, 3>(panels);
-    case 4: return tile_of_panels<Type, 4>(panels);
-    case 5: return tile_of_panels<Type, 5>(panels);
-    case 6: return tile_of_panels<Type, 6>(panels);
-    case 7: return tile_of_panels<Type, 7>(panels);
-    case 8: return tile_of_panels<Type, 8>(panels);
-    case 9: return tile_of_panels<Type, 9>(panels);
-    case 10: return tile_of_panels<Type, 10>(panels);
-    case 11: return tile_of_panels<Type, 11>(panels);
-    default: return tile_of_panels<Type, 12>(panels);
+    case 1:
+      return tile_of_panels<Type, 1>(panels);
+    case 2:
+      return tile_of_panels<Type, 2>(panels);
+    case 3:
+      return tile_of_panels<Type, 3>(panels);
+    case 4:
+      return tile_of_panels<Type, 4>(panels);
+    case 5:
+      return tile_of_panels<Type, 5>(panels);
+    case 6:
+      return tile_of_panels<Type, 6>(panels);
+    case 7:
+      return tile_of_panels<Type, 7>(panels);
+    case 8:
+      return tile_of_panels<Type, 8>(panels);
+    case 9:
+      return tile_of_panels<Type, 9>(panels);
+    case 10:
+      return tile_of_panels<Type, 10>(panels);
+    case 11:
+      return tile_of_panels<Type, 11>(panels);
+    default:
+      return tile_of_panels<Type, 12>(panels);
   }
 }
 

@@ -94,7 +94,8 @@ inline double measure_read(Threads& threads, size_t bytes) {
         _mm_prefetch(at + 4096 + 2 * kLine, _MM_HINT_T0);
         _mm_prefetch(at + 4096 + 3 * kLine, _MM_HINT_T0);
       }
-      kept[thread] = _mm512_reduce_add_epi32(_mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3])));
+      kept[thread] = _mm512_reduce_add_epi32(
+          _mm512_xor_si512(_mm512_xor_si512(sum[0], sum[1]), _mm512_xor_si512(sum[2], sum[3])));
     });
     const double elapsed = seconds_now() - start + 1e-9 * (kept[0] == 1);
     best = std::max(best, double(bytes) / elapsed);

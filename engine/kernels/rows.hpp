@@ -33,7 +33,8 @@ inline void rms_norm_head(float* x, const float* weight, int head_dim, float eps
 
 // cos and sin of position * inverse_frequency, [head_dim / 2] each; the product is rounded to float32
 // first, as the models were trained.
-inline void rotary_angles(int position, const float* inverse_frequency, int half, float* cosines, float* sines) {
+inline void rotary_angles(int position, const float* inverse_frequency, int half, float* cosines,
+                          float* sines) {
   for (int i = 0; i < half; ++i) {
     const double angle = double(float(position) * inverse_frequency[i]);
     cosines[i] = float(std::cos(angle));

@@ -36,7 +36,8 @@ inline Range draw(std::atomic<int>& next, int count, int unit, int threads) {
     if (first >= count) return {count, count};
     int size = threads == 1 ? count - first : std::max(1, (count - first) / (2 * threads));
     if (size > unit) size -= size % unit;
-    if (next.compare_exchange_weak(first, first + size, std::memory_order_relaxed)) return {first, first + size};
+    if (next.compare_exchange_weak(first, first + size, std::memory_order_relaxed))
+      return {first, first + size};
   }
 }
 

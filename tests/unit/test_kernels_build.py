@@ -1,5 +1,8 @@
 """When the kernels are there, and what is said when they are not."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -87,6 +90,16 @@ def test_torch_serves_where_the_kernels_do_not_build(
         backends.open_backend(tmp_path, dtype="float32", device="cpu", block_size=16, blocks=1, threads=1)
     assert served == ["cpu", "cpu"]
     assert capsys.readouterr().err.count("no such luck") == 1
+
+
+@pytest.mark.skipif(not build.this_processor().has_amx, reason="no AMX here: the vector path is what runs")
+def test_the_vector_path_is_exact_where_amx_would_serve() -> None:
+    laws = Path(__file__).with_name("test_kernels_exactness.py")
+    command = [sys.executable, "-m", "pytest", str(laws), "-k", "bfloat16", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command, env={**os.environ, "BATON_AMX": "0"}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
 
 
 class _Config:
