@@ -12,7 +12,7 @@ from proto.gateway_pb2_grpc import GatewayPeerStub
 from rpc.channels import Channels
 from services.gateway.request_names import RequestNames, owner_of
 
-FORWARD_TIMEOUT_S = 2.0
+FORWARD_TIMEOUT_S = 5.0
 
 
 class Peers(Protocol):

@@ -183,7 +183,9 @@ class FakeWorker(DecodeServicer):
             self.starts.append(start)
             answers = [self._answer(start, choice) for choice in start.choices]
             sent = [len(choice.output) for choice in start.choices]
-            self.attempts[start.request, start.attempt] = FakeAttempt(start, self._gateways[id(stream)], answers, sent)
+            self.attempts[start.request, start.attempt] = FakeAttempt(
+                start, self._gateways[id(stream)], answers, sent
+            )
         elif kind == "cancel":
             key = (message.cancel.request, message.cancel.attempt)
             self.cancels.append(key)

@@ -248,6 +248,18 @@ async def test_a_body_over_the_limit(tmp_path: Path, declared: bool) -> None:
         assert answer.status_code == 413 and answer.json()["error"]["code"] == "body_too_large"
 
 
+async def test_a_long_prompt_delays_nobody(fleet: FakeFleet) -> None:
+    long = asyncio.ensure_future(post(fleet.url, CHAT, body_of("long " * 600_000)))
+    await asyncio.wait([long], timeout=0.3)
+    assert not long.done()
+    async with httpx.AsyncClient(base_url=fleet.url, timeout=30.0) as client:
+        short = await asyncio.gather(*(client.post(CHAT, json=body_of(f"{n}")) for n in range(30)))
+    assert [answer.status_code for answer in short] == [200] * 30
+    assert not long.done(), "they did not wait for its tokens"
+    answer = await long
+    assert answer.status_code == 400 and answer.json()["error"]["code"] == "prompt_too_long"
+
+
 async def test_ids(fleet: FakeFleet) -> None:
     fleet.workers[0].paused = True
     first = asyncio.ensure_future(post(fleet.url, CHAT, body_of("x"), x_request_id="mine"))
