@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from capacity.embedded import find_binary
 from capacity.quantities import Lost
@@ -46,7 +46,8 @@ async def running(**config: Any) -> AsyncIterator[str]:
     """A router's address; drained at the end."""
     process = Ready()
     service = asyncio.create_task(serve(RouterConfig(id="r1", check_laws=True, **config), process))
-    await asyncio.wait([service, process.address], return_when=asyncio.FIRST_COMPLETED)
+    waits: list[asyncio.Future[Any]] = [service, process.address]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     try:
         yield process.address.result() if process.address.done() else await process.address
     finally:
@@ -251,5 +252,6 @@ async def test_limits_are_shared_and_membership_announced_through_the_store(tmp_
             [refused] = [answer.refused for answer in answers if answer.HasField("refused")]
             assert refused.end.outcome == Outcome.CONCURRENCY_LIMITED and refused.end.retry_after_us > 0
             members = await store.members(MemberKind.ROUTER)
+            assert not isinstance(members, Lost)
             assert [member.address for member in members] == [address]
         assert await store.members(MemberKind.ROUTER) == ()

@@ -4,7 +4,9 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from typing import Any
 
 from capacity.quantities import Answer, Ask, GiveBack, QuantityKind
 from core.cost_model import StepCost
@@ -209,7 +211,7 @@ class World:
     now_us: int = SECOND
 
     def __post_init__(self) -> None:
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
+        self.events: list[tuple[int, int, Callable[[], object]]] = []
         self.numbers = count()
         self.routers = [Router("r", self.policy, 1, seed) for seed in range(self.router_count)]
         self.live: dict[AttemptKey, Request] = {}
@@ -232,7 +234,7 @@ class World:
                 name = f"{role.value}{len(self.workers)}"
                 self.workers[name] = Worker(self, name, role, max_running, blocks, speed)
 
-    def later(self, wait_us: int, call: Callable[[], None]) -> None:
+    def later(self, wait_us: int, call: Callable[[], object]) -> None:
         heapq.heappush(self.events, (self.now_us + wait_us, next(self.numbers), call))
 
     def run(self, until_us: int | None = None) -> None:
@@ -260,10 +262,8 @@ class World:
                 self.refused(action)
             elif isinstance(action, Ask):
                 answer = self.store.answer(number, action)
-                self.later(
-                    500,
-                    lambda a=action, b=answer: self.tell(number, self.routers[number].lease_answered, a, b),
-                )  # type: ignore[misc]
+                told = self.routers[number].lease_answered
+                self.later(500, partial(self.tell, number, told, action, answer))
             elif isinstance(action, GiveBack):
                 self.store.bucket[action.quantity.tenant] += action.tokens
         due_us = self.routers[number].next_deadline_us
@@ -272,12 +272,12 @@ class World:
 
     def submit(
         self, tenant: str, prompt: int, output: int, *, router: int = 0, on_done: Done | None = None,
-        max_tokens: int = 0, **more: object,
+        max_tokens: int = 0, **more: Any,
     ) -> Request:  # fmt: skip
         key = AttemptKey(f"q{next(self.numbers)}", 1)
         submission = Submission(
             key=key, tenant=tenant, model=MODEL, prompt_tokens=prompt, max_tokens=max_tokens or output, **more
-        )  # type: ignore[arg-type]
+        )
         request = self.live[key] = Request(submission, output, self.now_us, router, on_done=on_done)
         self.all.append(request)
         self.tell(router, self.routers[router].submit, f"g{router}", submission)
@@ -356,7 +356,7 @@ class World:
         """Poisson arrivals."""
         at_us = 0.0
         while (at_us := at_us + rng.expovariate(per_second) * SECOND) < seconds * SECOND:
-            self.later(round(at_us), lambda: submit() and None)
+            self.later(round(at_us), submit)
 
     def closed_loop(
         self, clients: int, until_us: int, submit: Callable[[Callable[[Request], None]], object]
@@ -517,7 +517,7 @@ def test_38_frozen_telemetry_is_a_degraded_signal_not_an_outage() -> None:
 # Fairness.
 
 
-def backlog(world: World, tenant: str, prompt: int, clients: int, until_us: int, **more: object) -> None:
+def backlog(world: World, tenant: str, prompt: int, clients: int, until_us: int, **more: Any) -> None:
     world.closed_loop(
         clients, until_us, lambda again: world.submit(tenant, prompt, 10, on_done=again, **more)
     )
@@ -716,7 +716,7 @@ def test_46_a_limit_holds_over_many_routers() -> None:
 def test_46_a_token_budget_is_never_exceeded_and_refusals_take_nothing() -> None:
     world = World(shared_limits=True)
     world.add(decode=1)
-    limits = {"tenant_tokens_per_minute": 100, "tenant_concurrency": 2}
+    limits: dict[str, Any] = {"tenant_tokens_per_minute": 100, "tenant_concurrency": 2}
     for _ in range(5):
         world.submit("a", 30, 10, **limits)
     world.run(world.now_us + SECOND)

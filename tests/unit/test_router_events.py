@@ -1,6 +1,7 @@
 """The router's events one by one: same answer twice, restarts, permits, ends."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ def hello(name: str, incarnation: str = "i1", role: Role = Role.DECODE) -> Worke
     return WorkerHello(name, incarnation, role, f"{name}:1", 1, (INFO,))
 
 
-def ask(name: str, attempt: int = 1, **more: object) -> Submission:
-    return Submission(key=AttemptKey(name, attempt), tenant="a", model=MODEL, prompt_tokens=100, **more)  # type: ignore[arg-type]
+def ask(name: str, attempt: int = 1, **more: Any) -> Submission:
+    return Submission(key=AttemptKey(name, attempt), tenant="a", model=MODEL, prompt_tokens=100, **more)
 
 
 def fleet(policy: RouterPolicy | None = None, first_reservation: int = 1) -> Router:
@@ -57,11 +58,11 @@ def refused(actions: list[Action]) -> End:
     return action.end
 
 
-def report(sequence: int = 1, **more: object) -> LoadReport:
+def report(sequence: int = 1, **more: Any) -> LoadReport:
     return LoadReport(
         sequence=sequence, model=MODEL, blocks_free=64, blocks_cached=0, blocks_held=0, blocks_in_flight=0,
         running=0, waiting=0, transferring=0, queued_prefill_us=0, **more,
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # fmt: skip
 
 
 def done(router: Router, name: str, attempt: int = 1, final: bool = True, at_us: int = 10) -> list[Action]:
@@ -127,7 +128,7 @@ def test_10_a_worker_that_registers_again_owes_nothing_and_counts_stay_right() -
 
 def test_9_a_request_that_outlives_every_term_keeps_its_place() -> None:
     router = fleet()
-    limit = {"tenant_concurrency": 4}
+    limit: dict[str, Any] = {"tenant_concurrency": 4}
     for number in range(4):
         placed(router.submit("g", ask(f"q{number}", **limit), 1))
     for second in range(1, 120):
@@ -141,7 +142,7 @@ def test_9_a_request_that_outlives_every_term_keeps_its_place() -> None:
 
 def test_8_a_limit_of_one_is_free_as_soon_as_its_request_is() -> None:
     router = fleet()
-    limit = {"tenant_concurrency": 1}
+    limit: dict[str, Any] = {"tenant_concurrency": 1}
     placed(router.submit("g", ask("q1", **limit), 1))
     router.settle(AttemptKey("q1", 1), Outcome.CANCELLED, 100, 2, True, 2)
     placed(router.submit("g", ask("q2", **limit), 3))
@@ -151,7 +152,7 @@ def test_8_a_limit_of_one_is_free_as_soon_as_its_request_is() -> None:
 
 def test_a_retry_keeps_its_permit_and_giving_up_returns_it() -> None:
     router = fleet()
-    limit = {"tenant_concurrency": 1}
+    limit: dict[str, Any] = {"tenant_concurrency": 1}
     placed(router.submit("g", ask("q", **limit), 1))
     done(router, "q", final=False)
     assert refused(router.submit("g", ask("x", **limit), 11)).outcome is Outcome.CONCURRENCY_LIMITED
@@ -247,7 +248,7 @@ def test_a_draining_router_admits_nothing_and_a_draining_worker_takes_nothing() 
     ("more", "field"),
     [({"prompt_tokens": 0}, "prompt_tokens"), ({"choices": 0}, "choices"), ({"max_tokens": 0}, "max_tokens")],
 )
-def test_numbers_that_make_no_sense_name_their_field(more: dict[str, int], field: str) -> None:
+def test_numbers_that_make_no_sense_name_their_field(more: dict[str, Any], field: str) -> None:
     end = refused(fleet().submit("g", replace(ask("q"), **more), 1))
     assert (end.outcome, end.field) == (Outcome.INVALID_ARGUMENT, field)
 
@@ -280,6 +281,6 @@ def test_a_recording_replays_to_the_same_decisions() -> None:
         ({"batch_share": 0.6, "standard_share": 0.5}, "batch_share"),
     ],
 )
-def test_a_policy_is_checked(more: dict[str, object], word: str) -> None:
+def test_a_policy_is_checked(more: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
-        RouterPolicy(**more)  # type: ignore[arg-type]
+        RouterPolicy(**more)

@@ -1,5 +1,7 @@
 """Who goes next, who yields, and what is charged."""
 
+from typing import Any
+
 import pytest
 
 from core.request import AttemptKey, TenantClass
@@ -17,9 +19,9 @@ def waiting(
     return Waiting(AttemptKey(name, 1), tenant, tenant_class, weight, cost_us, short, arrived_us)
 
 
-def fill(queue: FairQueue, tenant: str, count: int, **more: object) -> None:
+def fill(queue: FairQueue, tenant: str, count: int, **more: Any) -> None:
     for number in range(count):
-        assert queue.push(waiting(f"{tenant}{number}", tenant, arrived_us=number, **more)) is None  # type: ignore[arg-type]
+        assert queue.push(waiting(f"{tenant}{number}", tenant, arrived_us=number, **more)) is None
 
 
 def order(queue: FairQueue, count: int) -> list[str]:

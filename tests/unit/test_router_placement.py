@@ -1,5 +1,7 @@
 """Where an attempt runs, table by table."""
 
+from typing import Any
+
 import pytest
 
 from core.request import AttemptKey, InstanceKey, ModelIdentity, Role, TenantClass
@@ -38,18 +40,18 @@ class Fleet:
 
     def load(self, key: InstanceKey, **counts: int) -> None:
         self.numbers += 1
-        given = dict.fromkeys(
+        given: dict[str, Any] = dict.fromkeys(
             ("blocks_free", "blocks_cached", "blocks_held", "blocks_in_flight", "running", "waiting",
              "transferring", "queued_prefill_us"), 0,
         )  # fmt: skip
         draining = bool(counts.pop("draining", 0))
-        report = LoadReport(sequence=self.numbers, model=key.model, draining=draining, **{**given, **counts})  # type: ignore[arg-type]
+        report = LoadReport(sequence=self.numbers, model=key.model, draining=draining, **{**given, **counts})
         self.view.report(key, report, 0)
 
     def reserve(self, key: InstanceKey, **claim: int) -> None:
         self.numbers += 1
-        given = {"prefill_us": 0, "short": True, "blocks": 0, "sequences": 0, **claim}
-        self.view.reserve(self.numbers, AttemptKey(f"q{self.numbers}", 1), key, Claim(**given), 0)  # type: ignore[arg-type]
+        given: dict[str, Any] = {"prefill_us": 0, "short": True, "blocks": 0, "sequences": 0, **claim}
+        self.view.reserve(self.numbers, AttemptKey(f"q{self.numbers}", 1), key, Claim(**given), 0)
 
     def cache(self, key: InstanceKey, hashes: bytes) -> None:
         instance = self.view.instance(key)
@@ -61,8 +63,8 @@ class Fleet:
         return place(submission, expected, matches, self.view, self.policy, now_us)
 
 
-def submission(prompt_tokens: int = 160, **more: object) -> Submission:
-    return Submission(key=AttemptKey("q", 1), tenant="a", model=MODEL, prompt_tokens=prompt_tokens, **more)  # type: ignore[arg-type]
+def submission(prompt_tokens: int = 160, **more: Any) -> Submission:
+    return Submission(key=AttemptKey("q", 1), tenant="a", model=MODEL, prompt_tokens=prompt_tokens, **more)
 
 
 def homes(placement: Placement | Blocked) -> list[str]:
