@@ -103,15 +103,26 @@ def start(*flags: str, environment: dict[str, str] | None = None) -> LiveFleet:
         reader = threading.Thread(target=_keep, args=(stream, kept), daemon=True)
         reader.start()
         fleet.readers.append(reader)
-    eventually(
-        lambda: process.poll() is not None or any(line.startswith("READY") for line in list(fleet.lines)),
-        START_TIMEOUT_S,
-        f"READY; it said: {fleet.said()}",
-    )
-    ready = next((line for line in fleet.lines if line.startswith("READY")), None)
-    assert ready is not None, f"ended with {process.returncode} before READY: {fleet.said()}"
-    _, fleet.http, fleet.grpc = ready.split()
+    try:
+        _, fleet.http, fleet.grpc = _ready_line(fleet).split()
+    except AssertionError:
+        process.kill()
+        process.wait(10)
+        fleet.close()
+        raise
     return fleet
+
+
+def _ready_line(fleet: LiveFleet) -> str:
+    def ready() -> list[str]:
+        return [line for line in list(fleet.lines) if line.startswith("READY")]
+
+    begun = time.monotonic()
+    while not ready():
+        assert fleet.process.poll() is None, f"ended before READY: {fleet.said()}"
+        assert time.monotonic() - begun < START_TIMEOUT_S, f"not READY; it said: {fleet.said()}"
+        time.sleep(0.05)
+    return ready()[0]
 
 
 @contextlib.contextmanager

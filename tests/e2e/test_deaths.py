@@ -34,6 +34,7 @@ async def undisturbed(fleet: LiveFleet) -> list[list[int]]:
         await all_ended(answers)
         for case, answer in zip(long_cases(), answers, strict=True):
             reference = case["output_tokens"]
+            assert answer.error is None, answer.error
             shared = min(len(reference), LONG)
             assert answer.tokens[:shared] == reference[:shared]
         return [answer.tokens for answer in answers]
