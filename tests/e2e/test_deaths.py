@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 from proto import inference_pb2 as api
@@ -66,8 +67,8 @@ def busiest(fleet: LiveFleet, role: str) -> int:
 
 def pid_of_router(fleet: LiveFleet) -> int:
     """The launcher's child that runs the router."""
-    children = os.popen(f"pgrep -P {fleet.process.pid} -f 'baton.main router'").read().split()
-    return int(children[0])
+    children = psutil.Process(fleet.process.pid).children()
+    return next(child.pid for child in children if "router" in child.cmdline())
 
 
 VICTIMS: dict[str, Callable[[LiveFleet], int]] = {
