@@ -143,6 +143,12 @@ def _place_in_group(
             submission, expected, pool, local, policy, "mostly cached at the decode worker"
         )
     remote = _prefill(submission, group.prefill, matches, policy, now_us)
+    if remote is Blocked.NEVER_FITS:
+        # No wait mends that, and the home is large enough.
+        if local is None:
+            return _busy(_own_prefill_us(pool, submission, cached, able), policy)
+        reason = "no prefill worker is large enough"
+        return _local_placement(submission, expected, pool, local, policy, reason)
     if isinstance(remote, Blocked):
         return remote
     home = _home(submission, pool, able, cached, decode_us, policy)

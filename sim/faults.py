@@ -82,6 +82,19 @@ def slow_engine(fleet: Fleet, name: str, factor: int, for_us: int) -> None:
     fleet.loop.after(for_us, restore)
 
 
+def lose_store(fleet: Fleet, for_us: int, *, memory: bool = False) -> None:
+    """The capacity store cannot be asked for a while; `memory`: and has forgotten everything then."""
+    fleet.journal.note(fleet.loop.now_us, f"lose store for {for_us} us")
+    fleet.store.away = True
+
+    def back() -> None:
+        fleet.store.away = False
+        if memory:
+            fleet.store.forget()
+
+    fleet.loop.after(for_us, back)
+
+
 def double_messages(
     fleet: Fleet,
     for_us: int,
@@ -151,6 +164,7 @@ def _drawn(fleet: Fleet, random: Random, gateways: bool) -> Callable[[], None]:
         lambda: slow_lanes(fleet, 200_000, long_us),
         lambda: slow_engine(fleet, worker, 10, long_us),
         lambda: double_messages(fleet, long_us, short_us),
+        lambda: lose_store(fleet, long_us, memory=short_us % 2 == 0),
     ]
     if gateways:
         kinds.append(lambda: fleet.restart(gateway, short_us))

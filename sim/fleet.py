@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from capacity.quantities import LeaseConfig
 from core.outcomes import Outcome
 from core.prefix_hashes import chain, hash_root, pack
 from core.request import TenantClass
@@ -20,6 +21,7 @@ from sim.network import Network
 from sim.node import Node, World
 from sim.prefill_node import PrefillNode
 from sim.router_node import RouterNode
+from sim.store import Store
 from sim.worker_node import WorkerNode, WorkerSpec
 
 DEADLINE_US = 120_000_000
@@ -45,6 +47,7 @@ class Fleet:
         )
         self.clients = Clients(config.decode.fake)
         self.lane_speed = LaneSpeed(config.lane_latency_us, config.lane_bytes_per_second)
+        self.store = Store(self.loop, LeaseConfig())
         self.nodes: dict[str, Node] = {}
         self.specs: dict[str, WorkerSpec] = {}
         self._starts: dict[str, int] = {}
@@ -71,7 +74,8 @@ class Fleet:
         config, world, kind = self.config, self.world, name.split("-")[0]
         addresses = tuple(f"{router}:1" for router in self.routers)
         if kind == "router":
-            return RouterNode(world, name, incarnation, starts, config.router_policy, config.seed)
+            policy, count = config.router_policy, len(self.routers)
+            return RouterNode(world, name, incarnation, starts, policy, config.seed, self.store, count)
         if kind == "gateway":
             routers = tuple(zip(self.routers, addresses, strict=True))
             return GatewayNode(world, name, incarnation, config.gateway_policy, routers, self.clients)

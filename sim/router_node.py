@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from capacity.quantities import Answer, Ask, GiveBack
 from router.actions import Place, Refuse, Resync
 from router.messages import LoadReport, PrefixEvents, Submission, WorkerHello
 from router.policy import RouterPolicy
@@ -10,25 +11,38 @@ from services.gateway.actions import FirstTokenSeen, Settle, Withdraw
 from sim.messages import GatewayHello
 from sim.network import End, Stream
 from sim.node import Node, World
+from sim.store import Store
 
 RESERVATIONS_PER_START = 1_000_000
+STORE_RETRY_US = 200_000
 
 
 class RouterNode(Node):
     """One start of a router."""
 
     def __init__(
-        self, world: World, name: str, incarnation: str, starts: int, policy: RouterPolicy, seed: int
+        self,
+        world: World,
+        name: str,
+        incarnation: str,
+        starts: int,
+        policy: RouterPolicy,
+        seed: int,
+        store: Store,
+        routers: int,
     ) -> None:
         """`starts` counts this router's starts from 0: no number is given out twice."""
         super().__init__(world, name, incarnation)
         arguments = (name, policy, 1 + starts * RESERVATIONS_PER_START, seed)
         self.plain = world.recorded(Router(*arguments), f"{name}@{incarnation}", arguments)
+        self._store, self._router_count = store, routers
+        self._store_is_away = False
         self.gateways: dict[str, RouterEnd] = {}
         self.workers: dict[str, RouterEnd] = {}
 
     def start(self) -> None:
         """Everybody connects to it."""
+        self.tell("routers_known", self._router_count)
 
     def accept(self, stream: Stream) -> End:
         return RouterEnd(self, stream)
@@ -39,10 +53,42 @@ class RouterNode(Node):
                 end = self.gateways.get(gateway)
             case Resync(worker):
                 end = self.workers.get(worker)
+            case Ask() | GiveBack():
+                self._to_store(action)
+                return
             case _:
                 raise AssertionError(f"unknown action {action}")
         if end is not None:
             end.stream.to_client(action)
+
+    def _to_store(self, question: Ask | GiveBack) -> None:
+        self.loop.at(self.network.arrival_us(), lambda: self._at_store(question))
+
+    def _at_store(self, question: Ask | GiveBack) -> None:
+        if self._store.away:
+            self.network.later(self, self._store_lost)
+        elif isinstance(question, GiveBack):
+            self._store.give_back(question)
+        else:
+            answer = self._store.ask(self.incarnation, question)
+            self.network.later(self, lambda: self._answered(question, answer))
+
+    def _answered(self, ask: Ask, answer: Answer) -> None:
+        if not self._store_is_away:
+            self.tell("lease_answered", ask, answer)
+
+    def _store_lost(self) -> None:
+        if not self._store_is_away:
+            self._store_is_away = True
+            self.tell("leases_lost")
+            self._look_for_store()
+
+    def _look_for_store(self) -> None:
+        if self._store.away:
+            self.soon(self._look_for_store, STORE_RETRY_US)
+        else:
+            self._store_is_away = False
+            self.tell("leases_returned")
 
 
 class RouterEnd:
