@@ -11,8 +11,8 @@ class RouterPolicy:
 
     queue_length_max: int = 2048
     """Requests waiting per model; beyond it someone is shed or the newcomer refused."""
-    queue_wait_max_us: int = 30_000_000
-    """Longest wait in the queue before a request is shed."""
+    queue_wait_max_us: int = 300_000_000
+    """Longest wait in the queue before a request is shed; one that cannot wait so long names a deadline."""
     tenants_max: int = 4096
     """Tenants whose service history is remembered per model, the busy ones always."""
     batch_share: float = 0.05
