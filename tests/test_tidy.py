@@ -48,6 +48,8 @@ EFFECTS = (
 SHELLS = (
     "rpc/",
     "capacity/store.py",
+    "core/parent_death.py",
+    "core/recording_file.py",
     "capacity/embedded.py",
     "kv_transfer/gloo_lane.py",
     "kv_transfer/gloo_pair.py",
