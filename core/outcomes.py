@@ -57,5 +57,11 @@ class Outcome(StrEnum):
     INTERNAL = "internal"
 
 
-RETRYABLE = (Outcome.WORKER_LOST, Outcome.MOVED, Outcome.WORKER_FULL, Outcome.INCOMPATIBLE, Outcome.TRANSFER_FAILED)
+RETRYABLE = (
+    Outcome.WORKER_LOST,
+    Outcome.MOVED,
+    Outcome.WORKER_FULL,
+    Outcome.INCOMPATIBLE,
+    Outcome.TRANSFER_FAILED,
+)
 """Ends of an attempt after which the gateway may try again elsewhere."""

@@ -107,7 +107,9 @@ class Backend(Protocol):
         """The KV of tokens start..stop in the canonical wire layout [layer, K/V, token, kv_head, head_dim]."""
         ...
 
-    def write_kv(self, block_table: tuple[int, ...], start: int, stop: int, payload: bytes | memoryview) -> None:
+    def write_kv(
+        self, block_table: tuple[int, ...], start: int, stop: int, payload: bytes | memoryview
+    ) -> None:
         """Put a payload of read_kv, from an engine of any block size, into these blocks.
 
         Raises ValueError if the payload's length is not (stop - start) * bytes_per_token.
