@@ -65,12 +65,13 @@ class Clients:
         asked = self.asked[deliver.request]
         assert not asked.over, f"{deliver.request}: tokens after the end"
         output = asked.outputs[deliver.choice]
+        if asked.stop_after and deliver.choice in asked.finishes:
+            return None  # the text side has ended it, and the gateway is about to hear of it
         assert deliver.first_index == len(output), f"{deliver.request}: a gap or a duplicate"
         if asked.first_token_us is None:
             asked.first_token_us = now_us
         output.extend(deliver.tokens)
-        if deliver.choice in asked.finishes:
-            return None
+        assert deliver.choice not in asked.finishes, f"{deliver.request}: tokens after the finish"
         if asked.stop_after and len(output) >= asked.stop_after:
             del output[asked.stop_after :]
             asked.finishes[deliver.choice] = FinishReason.STOP

@@ -49,6 +49,7 @@ class LanePair:
             self._sender.close()
 
     def _carry(self, size_bytes: int, arrive: Callable[[], None]) -> None:
+        self._speed.carried_bytes += size_bytes
         micros = self._speed.latency_us + size_bytes * 1_000_000 // self._speed.bytes_per_second
         self._loop.after(micros, lambda: None if self.over else arrive())
 
@@ -59,5 +60,6 @@ class LaneSpeed:
     def __init__(self, latency_us: int, bytes_per_second: int) -> None:
         self.latency_us = latency_us
         self.bytes_per_second = bytes_per_second
+        self.carried_bytes = 0
         self.corrupt_chunks = 0
         """So many of the next payloads are damaged on the way."""

@@ -6,12 +6,16 @@ from functools import partial
 import pytest
 
 from core.outcomes import Outcome
+from router.policy import RouterPolicy
 from sim import faults, laws
 from sim.config import FleetConfig, worker
 from sim.fleet import DEADLINE_US, Fleet
 from sim.phases import Phase, View
 
 SMALL = worker(64, max_step_tokens=64)
+NO_GROWTH = RouterPolicy(
+    local_penalty=1000.0, local_cached_share=1.0, growth_tokens_default=1, growth_tokens_max=1
+)
 ONE_PAIR = FleetConfig(prefills=1, decodes=1, prefill=SMALL, decode=SMALL)
 
 
@@ -85,10 +89,12 @@ def test_thirty_two_for_four_slots() -> None:
 
 
 def test_two_prompts_that_jointly_exceed_the_pool() -> None:
-    fleet = Fleet(ONE_PAIR)
-    asked = [fleet.ask(560, 200), fleet.ask(560, 200)]
+    """Both bind, and cannot both grow: one is rolled back and computed again."""
+    fleet = Fleet(replace(ONE_PAIR, router_policy=NO_GROWTH))
+    asked = [fleet.ask(480, 100), fleet.ask(480, 100)]
     laws.finish(fleet)
     laws.completed(*asked)
+    assert fleet.decode("decode-0").engine.preemptions > 0
 
 
 @pytest.mark.parametrize("warm", ["decode", "prefill", "both"])
@@ -103,9 +109,14 @@ def test_fully_cached_prompt(warm: str) -> None:
     elif warm == "prefill":
         fleet.restart("decode-0")
     fleet.run(1_000_000)
+    sent = fleet.prefill("prefill-0").plain._outgoing
+    delivered, bytes_before = sent.delivered, fleet.lane_speed.carried_bytes
     again = [fleet.ask(prompt, 8) for _ in range(3)]
     laws.finish(fleet)
     laws.completed(*again)
+    assert sent.delivered == delivered + 3, "all are handed over"
+    if warm != "prefill":
+        assert fleet.lane_speed.carried_bytes == bytes_before, "nothing is sent"
 
 
 def test_stalled_home_recovers_by_itself() -> None:
