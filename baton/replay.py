@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from baton.registry import REGISTRY
 from core.replay import Replayed, ReplayError, replay
+from sim.registry import FACTORIES
 
 SHOWN_MAX = 3
 
@@ -15,7 +15,7 @@ def replay_files(files: Sequence[Path]) -> int:
     worst = 0
     for file in files:
         try:
-            found = replay(file.read_bytes(), REGISTRY)
+            found = replay(file.read_bytes(), FACTORIES)
         except (OSError, ReplayError) as error:
             print(f"baton: error: {file}: {error}", file=sys.stderr)
             worst = 2

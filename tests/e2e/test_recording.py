@@ -5,8 +5,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-from baton.registry import REGISTRY
 from core.replay import replay
+from sim.registry import FACTORIES
 from tests.e2e.grpc_client import Conversation
 from tests.e2e.live_fleet import eventually, running
 
@@ -43,7 +43,7 @@ def test_200_mixed_requests_replay_to_identical_decisions(tmp_path: Path) -> Non
     files = sorted(tmp_path.glob("*.recording"))
     events: dict[str, int] = {}
     for file in files:
-        found = replay(file.read_bytes(), REGISTRY)
+        found = replay(file.read_bytes(), FACTORIES)
         assert found.mismatches == (), f"{file.name}: {found.mismatches[:1]}"
         assert found.bytes_unread == 0
         events.update(dict.fromkeys(found.objects, found.events))
