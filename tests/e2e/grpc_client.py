@@ -53,7 +53,8 @@ class Answer:
 class Conversation:
     """One bidirectional stream to a gateway."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, model: str = MODEL) -> None:
+        self._model = model
         # A pool of its own: two conversations are two connections, and may meet two gateway processes.
         options = [("grpc.use_local_subchannel_pool", 1)]
         self._channel = grpc.aio.insecure_channel(address.removeprefix("grpc://"), options=options)
@@ -80,7 +81,7 @@ class Conversation:
         sampling = api.SamplingOptions(**{"temperature": 0.0, "max_tokens": 48, **options})
         begin = api.StartGeneration(
             client_id=client_id,
-            model=api.ModelIdentity(name=MODEL),
+            model=api.ModelIdentity(name=self._model),
             tokens=api.TokenIds(ids=tokens),
             sampling=sampling,
         )
