@@ -9,16 +9,9 @@ from core.outcomes import Outcome
 from core.request import AttemptKey, InstanceKey
 from decode_worker.actions import (
     Action,
-    AskPrefill,
-    DiscardChunk,
-    DrainChunk,
-    ReceiveChunk,
     RunStep,
-    ScatterChunk,
     SendAbort,
     SendAttached,
-    SendBound,
-    SendReceived,
 )
 from decode_worker.attempts import (
     Attempt,
@@ -26,33 +19,22 @@ from decode_worker.attempts import (
     DrawnToken,
     GatewayKey,
     Phase,
-    Pin,
     PrefillDrawn,
     StartRequest,
 )
 from decode_worker.config import DecodeConfig
+from decode_worker.hand_offs import HandOffs
 from decode_worker.mailboxes import Mailboxes, ResumePoint
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.job import Bound, Stage
+from engine.job import Stage
 from engine.plan import StepResult
-from kv_transfer.actions import (
-    Aborted,
-    Acknowledge,
-    Committed,
-    Discard,
-    Drain,
-    IncomingAction,
-    Receive,
-    ReleaseBlocks,
-    Scatter,
-)
 from kv_transfer.incoming import Incoming, IncomingConfig
 from kv_transfer.reasons import EndReason
-from kv_transfer.types import ChunkHeader, Peer, TransferKey
+from kv_transfer.types import Peer, TransferKey
 
 
-class DecodeWorker:
+class DecodeWorker(HandOffs):
     """One engine instance that is home to requests.
 
     Every event answers with what is to be done about it; the frames of one event come last but for the
@@ -62,14 +44,10 @@ class DecodeWorker:
     def __init__(
         self, config: DecodeConfig, instance: InstanceKey, engine: Engine, incoming: Incoming
     ) -> None:
+        super().__init__(engine, incoming, config.lease_us)
         self._config = config
         self._instance = instance
-        self._engine = engine
-        self._incoming = incoming
         self._attempts: dict[AttemptKey, Attempt] = {}
-        self._transfers: dict[TransferKey, Attempt] = {}
-        self._binding: dict[AttemptKey, Attempt] = {}
-        """Wait for blocks, in the order their prefill workers asked."""
         self._mailboxes = Mailboxes(config.reattach_us)
         self._ledger: Ledger[AttemptKey] = Ledger()
         self._deadlines: Deadlines[AttemptKey] = Deadlines()
@@ -78,9 +56,6 @@ class DecodeWorker:
         self._tombstones: Deadlines[AttemptKey] = Deadlines()
         """Cancels that overtook their Start."""
         self._buried: dict[AttemptKey, Outcome] = {}
-        self._pinned: dict[TransferKey, Pin] = {}
-        """Blocks a transfer may still write, from bind until the table lets them go."""
-        self._transfers_begun = 0
         self._stepping = False
         self._drain_until_us: int | None = None
         self._placed: list[tuple[str, int]] = []
@@ -188,24 +163,6 @@ class DecodeWorker:
         return self._answer(actions, now_us)
 
     @event
-    def chunk_sent(self, peer: Peer, header: ChunkHeader, now_us: int) -> list[Action]:
-        return self._answer(
-            self._transfer_actions(self._incoming.chunk_sent(peer, header, now_us), now_us), now_us
-        )
-
-    @event
-    def chunk_arrived(self, peer: Peer, header: ChunkHeader, checksum_ok: bool, now_us: int) -> list[Action]:
-        """The payload is in staging."""
-        answers = self._incoming.chunk_arrived(peer, header, checksum_ok, now_us)
-        return self._answer(self._transfer_actions(answers, now_us), now_us)
-
-    @event
-    def scattered(self, header: ChunkHeader, written: bool, now_us: int) -> list[Action]:
-        """A ScatterChunk is over."""
-        over = self._incoming.scattered if written else self._incoming.scatter_failed
-        return self._answer(self._transfer_actions(over(header.key, header.chunk, now_us), now_us), now_us)
-
-    @event
     def transfer_failed(self, peer: Peer, transfer: TransferKey, end: End, now_us: int) -> list[Action]:
         """The prefill worker gave this one up."""
         actions = self._transfer_actions(self._incoming.peer_failed(peer, transfer, now_us), now_us)
@@ -213,11 +170,6 @@ class DecodeWorker:
         if attempt is not None:
             actions += self._prefill_failed(attempt, end, now_us)
         return self._answer(actions, now_us)
-
-    @event
-    def lane_failed(self, peer: Peer, now_us: int) -> list[Action]:
-        """Its chunks are lost; the shell opens the next epoch after this."""
-        return self._answer(self._transfer_actions(self._incoming.lane_failed(peer, now_us), now_us), now_us)
 
     # ---- compute and time ----
 
@@ -342,43 +294,7 @@ class DecodeWorker:
             attempt.phase = Phase.RUNNING
             self._count(attempt)
             return []
-        self._transfers_begun += 1
-        transfer = TransferKey(self._transfers_begun, 1)
-        attempt.prefill = Peer(leg.instance.worker, leg.instance.incarnation)
-        attempt.transfer = transfer
-        self._transfers[transfer] = attempt
-        wanted = job.params.max_tokens - max(len(choice.output) for choice in job.choices) > 1
-        tokens = len(job.prompt) + len(job.choices[0].output)
-        if wanted:
-            lease_us, deadline_us = self._config.lease_us, attempt.deadline_us
-            self._incoming.reserve(transfer, attempt.prefill, tokens, lease_us, deadline_us, now_us)
-        remaining_us = attempt.deadline_us - now_us
-        router, reservation = attempt.request.router, leg.reservation
-        ask = AskPrefill(leg.instance, leg.address, transfer, job, wanted, remaining_us, router, reservation)
-        return [ask]
-
-    def _bind_waiting(self, now_us: int) -> list[Action]:
-        """Oldest first, and nobody overtakes: a large prompt is not starved by small ones."""
-        actions: list[Action] = []
-        for attempt in list(self._binding.values()):
-            bound = self._engine.bind(attempt.key, now_us)
-            if bound is None:
-                break
-            del self._binding[attempt.key]
-            actions += self._receive(attempt, bound, now_us)
-        return actions
-
-    def _receive(self, attempt: Attempt, bound: Bound, now_us: int) -> list[Action]:
-        transfer, peer = attempt.transfer, attempt.prefill
-        assert transfer is not None
-        assert peer is not None
-        attempt.phase = Phase.RECEIVING
-        self._count(attempt)
-        self._engine.pin(attempt.key)
-        self._pinned[transfer] = Pin(attempt.key, bound.block_table)
-        answers = self._incoming.bind(transfer, bound.cached_tokens, now_us)
-        send = SendBound(peer, transfer, bound.cached_tokens, self._config.lease_us)
-        return [send, *self._transfer_actions(answers, now_us)]
+        return [self._ask(attempt, leg, now_us)]
 
     def _decode_if_ready(self, attempt: Attempt, now_us: int) -> list[Action]:
         """L3: decode starts from complete KV and the tokens drawn from it, never less."""
@@ -415,66 +331,16 @@ class DecodeWorker:
             return actions + self._end(attempt, end, now_us)
         return actions
 
-    def _drop_transfer(self, attempt: Attempt, reason: EndReason, now_us: int) -> list[Action]:
-        """Nothing of it is wanted any more; blocks under a running scatter stay pinned until it is over."""
-        transfer, attempt.transfer = attempt.transfer, None
-        if transfer is None:
-            return []
-        assert attempt.prefill is not None
-        self._binding.pop(attempt.key, None)
-        del self._transfers[transfer]
-        answers = self._incoming.abort(transfer, reason, now_us)
-        return [SendAbort(attempt.prefill, transfer, reason), *self._transfer_actions(answers, now_us)]
-
-    def _transfer_actions(self, answers: list[IncomingAction], now_us: int) -> list[Action]:
-        """What the transfer table decided, in this worker's terms."""
-        actions: list[Action] = []
-        for answer in answers:
-            match answer:
-                case Receive(peer, header):
-                    actions.append(ReceiveChunk(peer, header))
-                case Drain(peer, header, _):
-                    actions.append(DrainChunk(peer, header))
-                case Discard(header, _):
-                    actions.append(DiscardChunk(header))
-                case Scatter(key, header):
-                    actions.append(ScatterChunk(header, self._pinned[key].block_table))
-                case Acknowledge(peer, key, chunk):
-                    actions.append(SendReceived(peer, key, chunk))
-                case ReleaseBlocks(_, key):
-                    self._unpin(key)
-                case Committed(_, key):
-                    self._unpin(key)
-                    attempt = self._transfers[key]
-                    attempt.committed = True
-                    actions += self._decode_if_ready(attempt, now_us)
-                case Aborted(peer, key, reason, tell_peer):
-                    actions += self._aborted(peer, key, reason, tell_peer, now_us)
-        return actions
-
-    def _aborted(
-        self, peer: Peer, key: TransferKey, reason: EndReason, tell_peer: bool, now_us: int
-    ) -> list[Action]:
-        attempt = self._transfers.get(key)
-        if attempt is None:  # dropped by us, and the peer was told then
-            return []
+    def _hand_off_failed(self, attempt: Attempt, reason: EndReason, now_us: int) -> list[Action]:
         if reason is EndReason.DEADLINE_EXCEEDED:
             return self._end(attempt, End(Outcome.DEADLINE_EXCEEDED), now_us)
         return self._prefill_failed(attempt, End(Outcome.TRANSFER_FAILED, f"KV transfer: {reason}"), now_us)
-
-    def _unpin(self, key: TransferKey) -> None:
-        self._engine.unpin(self._pinned.pop(key).attempt)
 
     def _count(self, attempt: Attempt) -> None:
         """From now on the load reports count its blocks, and the router's reservation need not."""
         leg = attempt.request.decode_leg
         if leg is not None:
             self._placed.append((attempt.request.router, leg.reservation))
-
-    def _of(self, peer: Peer, transfer: TransferKey) -> Attempt | None:
-        """The attempt a prefill worker speaks of, if it is its business."""
-        attempt = self._transfers.get(transfer)
-        return attempt if attempt is not None and attempt.prefill == peer else None
 
     def _say(self, attempt: Attempt, token: DrawnToken) -> None:
         self._mailboxes.say(attempt.gateway, attempt.record(token.choice, token.sampled, token.finish))
@@ -512,16 +378,13 @@ class DecodeWorker:
 
     def check(self) -> None:
         self._engine.check()
-        self._incoming.check()
+        self.check_hand_offs()
         self._ledger.check()
         self._mailboxes.check()
         alive = [attempt for attempt in self._attempts.values() if attempt.end is None]
         assert [attempt.key for attempt in alive] == [key for key in self._ledger]
         assert len(self._deadlines) == len(alive), "an attempt without a deadline"
         assert len(self._forget) == len(self._attempts) - len(alive), "an ended attempt never forgotten"
-        for transfer, attempt in self._transfers.items():
-            assert attempt.transfer == transfer and attempt.end is None
-        assert all(attempt.phase is Phase.BINDING for attempt in self._binding.values())
         assert len(self._buried) == len(self._tombstones), "a tombstone never forgotten"
 
 

@@ -1,8 +1,5 @@
 """When a prompt is computed for its home, and how its KV leaves."""
 
-from dataclasses import dataclass
-from enum import StrEnum
-
 from core.cost_model import StepCost
 from core.deadlines import Deadlines
 from core.ends import End
@@ -42,42 +39,7 @@ from prefill_worker.actions import (
 )
 from prefill_worker.config import PrefillConfig
 from prefill_worker.intake import Intake
-
-
-class Phase(StrEnum):
-    """A prompt moves down this list only, skipping what does not apply."""
-
-    WAITING = "waiting"
-    """For its turn, then for its home's blocks."""
-    COMPUTING = "computing"
-    SHIPPING = "shipping"
-    """Computed and said; chunks are still to be packed, sent or acknowledged."""
-    ENDED = "ended"
-
-
-@dataclass(slots=True)
-class Prompt:
-    """One prompt on this worker."""
-
-    number: int
-    peer: Peer
-    request: PrefillRequest
-    started_us: int = 0
-    phase: Phase = Phase.WAITING
-    owed_blocks: bool = False
-    """The transfer table has this prompt, and has not said yet that nothing of it will be read any more."""
-
-    @property
-    def key(self) -> AttemptKey:
-        return self.request.job.key
-
-    @property
-    def tokens(self) -> int:
-        return len(self.request.job.prompt) + len(self.request.job.choices[0].output)
-
-
-Name = tuple[Peer, TransferKey]
-"""Transfer numbers are unique per home only."""
+from prefill_worker.prompts import Name, Phase, Prompt
 
 
 class PrefillWorker:

@@ -5,8 +5,8 @@ from enum import StrEnum
 from decode_worker.attempts import Attempt
 from decode_worker.attempts import Phase as HomePhase
 from kv_transfer.coverage import Coverage
-from prefill_worker.prefill_worker import Phase as PrefillPhase
-from prefill_worker.prefill_worker import Prompt
+from prefill_worker.prompts import Phase as PrefillPhase
+from prefill_worker.prompts import Prompt
 from services.gateway.live_request import LiveRequest
 from services.gateway.live_request import Phase as GatewayPhase
 from sim.clients import Asked
