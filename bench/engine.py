@@ -127,7 +127,7 @@ def _bench(asked: Asked) -> int:
     )
     with contextlib.ExitStack() as stack:
         contenders = _contenders(asked, stack)
-        levels = _measure(asked, contenders)
+        levels = measure_levels(asked, contenders)
     names = [contender.name for contender in contenders]
     print(f"{asked.options.model} {asked.options.dtype}: {shown(before)}")
     for line in (*table(names, levels), *bad_lines(names, levels)):
@@ -165,7 +165,8 @@ def _contenders(asked: Asked, stack: contextlib.ExitStack) -> list[Contender]:
     return found
 
 
-def _measure(asked: Asked, contenders: Sequence[Contender]) -> list[Level]:
+def measure_levels(asked: Asked, contenders: Sequence[Contender]) -> list[Level]:
+    """Each contender warmed, then turns at each concurrency. LoadError where one answers nothing at all."""
     order = turns(len(contenders), asked.options.rounds)
     concurrencies = asked.options.concurrency
     most = max(concurrencies)
@@ -174,7 +175,9 @@ def _measure(asked: Asked, contenders: Sequence[Contender]) -> list[Level]:
         for contender in contenders:
             progress.show(f"warming {contender.name}", 0.0)
             warming = replace(asked.at(most, -1), requests=most, max_tokens=WARM_TOKENS)
-            measure(contender.url, contender.model, warming, key=asked.options.key)
+            warmed = measure(contender.url, contender.model, warming, key=asked.options.key)
+            if not warmed.ok:
+                raise LoadError(f"{contender.name}: {contender.url}: {warmed.bad_sample[0]}")
         for concurrency in concurrencies:
             results: list[list[LoadResult]] = [[] for _ in contenders]
             for turn in order:

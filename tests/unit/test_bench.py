@@ -9,7 +9,7 @@ import pytest
 from bench import engine, floors, load, recording
 from bench.comparison import METRICS, Turn, medians, ratio, ratios, turns
 from bench.engine_report import Level, bad_lines, floor_lines, plot, table
-from bench.load import LoadShape, endpoint
+from bench.load import LoadError, LoadShape, endpoint
 from bench.load_result import Answer, LoadResult, summarize
 from bench.percentiles import median, percentile
 from bench.recording import Run, cost_of
@@ -213,6 +213,13 @@ def test_the_others_name_it_too(program: object, capsys: pytest.CaptureFixture[s
 def test_a_server_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert engine.main(["--url", "http://127.0.0.1:9"]) == 1
     assert capsys.readouterr().err.startswith("bench.engine: http://127.0.0.1:9: ")
+
+
+def test_a_peer_that_answers_nothing_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--url", "http://127.0.0.1:9", "--peer-url", "http://127.0.0.1:9/v1", "--peer-model", "m"]
+    asked = engine.parse([*arguments, "--concurrency", "2"])
+    with pytest.raises(LoadError, match=r"^peer: http://127.0.0.1:9/v1: 2 x "):
+        engine.measure_levels(asked, [engine.Contender("peer", asked.options.peer_url, "m")])
 
 
 def test_the_table_has_each_level_with_its_ratio() -> None:
