@@ -9,10 +9,13 @@ say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
 missing=()
 command -v g++ >/dev/null || missing+=(g++)
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+# Tests run the capacity store on Redis as well as on the embedded Valkey; they skip without it.
+command -v redis-server >/dev/null || missing+=(redis-server)
 if ((${#missing[@]})); then
   if command -v apt-get >/dev/null && [[ $(id -u) == 0 ]]; then
     say "system packages: ${missing[*]}"
-    apt-get update -qq && apt-get install -y -qq "${missing[@]}" >/dev/null
+    # RUNLEVEL=1: what is installed must not start a service of its own.
+    apt-get update -qq && RUNLEVEL=1 apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
   else
     echo "baton: please install ${missing[*]}; going on without" >&2
   fi
