@@ -36,6 +36,9 @@ class Accounts:
         parts = [part for share in shares for part in self._parts(share)]
         total = sum(weight for _, _, weight in parts)
         self.busy_us += elapsed_us
+        if not parts:
+            # A step that only moved the KV of the preempted.
+            self.recompute_us += elapsed_us
         passed = given = 0
         for account, tenant, weight in parts:
             passed += weight

@@ -18,7 +18,17 @@ class EngineConfig:
     max_jobs: int = 4096
     """Jobs accepted at once; beyond it WORKER_FULL."""
     max_step_tokens: int = 512
-    """Tokens fed per step; bounds how long a step delays the decode rows in it."""
+    """Tokens fed per step."""
+    itl_target_us: int = 50_000
+    """Predicted time a step may take while sequences decode; chunks are cut to it. 0: no bound."""
+    long_prefill_us: int = 250_000
+    """Predicted prefill time above which a prompt is long: short ones overtake it, even when it has begun."""
+    long_partials_max: int = 2
+    """Long prompts computed in part at one time; the others wait without blocks."""
+    swap_blocks: int = 0
+    """Blocks of the host pool, for the KV of preempted sequences and evicted prefixes; 0: neither."""
+    swap_block_us: int = 100
+    """Declared time to copy one block to the host or back."""
     watermark_blocks: int = 1
     """Blocks an admission leaves free for those already running, so that they are not preempted at once."""
     max_positions: int = 8192
@@ -34,6 +44,7 @@ class EngineConfig:
             "max_running",
             "max_jobs",
             "max_step_tokens",
+            "long_partials_max",
             "prefix_hash_bits",
         ):
             if getattr(self, name) < 1:
@@ -42,8 +53,9 @@ class EngineConfig:
             raise ValueError(
                 f"block_size: {self.block_size} is neither a multiple nor a divisor of {HASH_UNIT}"
             )
-        if self.watermark_blocks < 0:
-            raise ValueError(f"watermark_blocks: {self.watermark_blocks} is negative")
+        for name in ("watermark_blocks", "itl_target_us", "long_prefill_us", "swap_blocks", "swap_block_us"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: {getattr(self, name)} is negative")
         if self.max_positions < 2:
             raise ValueError(f"max_positions: {self.max_positions} must be at least 2")
 

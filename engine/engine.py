@@ -14,6 +14,7 @@ from engine.prefix_cache import PrefixChanges
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
+from engine.step_prediction import StepLoad
 
 
 class Assignment:
@@ -36,7 +37,8 @@ class Engine:
         self._cost = cost
         self._intake = Intake(config, cost)
         self._blocks = SequenceBlocks(config)
-        self._scheduler = Scheduler(config, self._blocks)
+        self._scheduler = Scheduler(config, cost, self._blocks)
+        self._room = self._scheduler.room
         self.accounts = Accounts(cost)
         self._assignments: dict[AttemptKey, Assignment] = {}
         self._pinned: dict[AttemptKey, list[int]] = {}
@@ -64,7 +66,7 @@ class Engine:
         sequence = self._intake.trunk(job, stage, now_us)
         self._assignments[job.key] = Assignment(job, stage, sequence)
         if stage is not Stage.DECODE:
-            self._scheduler.enqueue(sequence)
+            self._room.enqueue(sequence)
         return None
 
     def bind(self, key: AttemptKey, now_us: int) -> Bound | None:
@@ -95,7 +97,7 @@ class Engine:
             raise ValueError(f"arrive: {key} is not bound")
         if tuple(token.choice for token in first) != sequence.draws:
             raise ValueError(f"first: {key} needs one token for each choice of {sequence.draws}")
-        self._scheduler.start(sequence)
+        self._room.start(sequence)
         sequence.computed = sequence.computed_most = len(sequence.tokens)
         self._blocks.register(sequence)
         return tuple(self._draw(sequence, tuple(token.sampled for token in first)))
@@ -112,7 +114,7 @@ class Engine:
         self._end(sequence)
         assignment.stage = Stage.FULL
         assignment.sequences = [self._intake.renewed(sequence)]
-        self._scheduler.enqueue(assignment.sequences[0])
+        self._room.enqueue(assignment.sequences[0])
 
     def cancel(self, key: AttemptKey, now_us: int) -> None:
         """End a job in any phase; idempotent.
@@ -158,14 +160,19 @@ class Engine:
         """The next step, or None if nothing can be computed now. At most one is outstanding."""
         assert self._outstanding is None, "plan: a step is outstanding"
         rows = self._scheduler.plan()
-        if not rows:
+        if not rows and not self._blocks.owes_swaps:
             self._check_progress()
             return None
-        zero, copies = self._blocks.take_step_work()
+        work = self._blocks.take_step_work()
         self._next_step += 1
         self._stepping = [sequence for sequence, _ in rows]
         self._outstanding = StepPlan(
-            self._next_step, zero, copies, tuple(sequence.row(count) for sequence, count in rows)
+            self._next_step,
+            work.zero,
+            work.copies,
+            tuple(sequence.row(count) for sequence, count in rows),
+            work.swap_out,
+            work.swap_in,
         )
         return self._outstanding
 
@@ -177,6 +184,7 @@ class Engine:
         )
         assert len(result.sampled) == len(plan.rows)
         self._charge(plan, result.elapsed_us)
+        self._learn(plan, result.elapsed_us)
         self._outstanding = None
         self._blocks.end_step()
         tokens: list[Token] = []
@@ -197,16 +205,34 @@ class Engine:
     @property
     def running(self) -> int:
         """Sequences with compute in progress."""
-        return len(self._scheduler.running)
+        return len(self._room.running)
 
     @property
     def waiting(self) -> int:
         """Sequences that could be computed here and have no room yet."""
-        return len(self._scheduler.waiting)
+        return len(self._scheduler.line)
 
     @property
     def preemptions(self) -> int:
-        return self._scheduler.preemptions
+        return self._room.preemptions
+
+    @property
+    def swaps(self) -> int:
+        """Preemptions that kept their KV on the host."""
+        return self._room.swaps
+
+    @property
+    def host_slots_used(self) -> int:
+        return self._blocks.host_slots_used
+
+    @property
+    def unused_slots(self) -> int:
+        """Fragmentation: token slots in blocks that sequences hold and have not computed."""
+        return sum(
+            len(sequence.blocks) * self.config.block_size - sequence.computed
+            for assignment in self._assignments.values()
+            for sequence in assignment.sequences
+        )
 
     @property
     def service_us(self) -> dict[str, int]:
@@ -221,8 +247,8 @@ class Engine:
 
     def queued_prefill_us(self) -> int:
         """Predicted time of all prefill that waits or has begun."""
-        queued = [*self._scheduler.waiting, *(s for s in self._scheduler.running if s.pending > 1)]
-        return sum(self._cost.prefill_us(len(sequence.tokens), sequence.computed) for sequence in queued)
+        queued = [*self._scheduler.line, *(s for s in self._room.running if s.pending > 1)]
+        return sum(self._cost.prefill_us(len(s.tokens), len(s.tokens) - s.uncomputed) for s in queued)
 
     def take_prefix_changes(self) -> PrefixChanges:
         """What the prefix cache gained and lost since the last call."""
@@ -239,12 +265,12 @@ class Engine:
 
     def check(self) -> None:
         """L1, L2, L3 and L11 for this engine: every reference and pin has an owner that is listed here."""
-        self._blocks.manager.check()
+        self._blocks.check()
         self._scheduler.check()
         self.accounts.check()
         sequences = [s for assignment in self._assignments.values() for s in assignment.sequences]
         references = Counter(block for sequence in [*sequences, *self._leaving] for block in sequence.blocks)
-        references.update(self._blocks.copy_sources)
+        references.update(self._blocks.step_references())
         pins = Counter(block for blocks in self._pinned.values() for block in blocks)
         self._blocks.manager.check_owners(references, pins)
         for sequence in sequences:
@@ -263,7 +289,7 @@ class Engine:
         return sequence if sequence.phase in (Phase.UNBOUND, Phase.BOUND) else None
 
     def _end(self, sequence: Sequence) -> None:
-        self._scheduler.remove(sequence, Phase.ENDED)
+        self._room.remove(sequence, Phase.ENDED)
         if self._outstanding is None:
             self._blocks.free(sequence)
         else:
@@ -283,6 +309,13 @@ class Engine:
                 for sequence, row in zip(self._stepping, plan.rows, strict=True)
             ],
         )
+
+    def _learn(self, plan: StepPlan, elapsed_us: int) -> None:
+        moved = len(plan.swap_out) + len(plan.swap_in)
+        if plan.rows:
+            load = StepLoad.of((row.start, row.start + len(row.tokens)) for row in plan.rows)
+            swap_us = moved * self.config.swap_block_us
+            self._scheduler.prediction.measured(load, max(0, elapsed_us - swap_us))
 
     def _advance(
         self,
@@ -305,7 +338,7 @@ class Engine:
         """Take in the tokens drawn after a sequence's last known one."""
         tokens = [self._token(sequence, sampled) for sampled in drawn]
         if sequence.stage is Stage.PREFILL:
-            self._scheduler.remove(sequence, Phase.HELD)
+            self._room.remove(sequence, Phase.HELD)
         elif sequence.trunk:
             self._fork(sequence, {token.choice: token for token in tokens})
         elif tokens[0].finish is None:
@@ -330,7 +363,7 @@ class Engine:
         """One sequence per choice that goes on; those beyond the trunk's slots wait, without blocks."""
         assignment = self._assignments[trunk.job.key]
         # In no queue while its children take over its slots; _finish gives its blocks back.
-        self._scheduler.remove(trunk, Phase.HELD)
+        self._room.remove(trunk, Phase.HELD)
         for choice in trunk.job.choices:
             token = first.get(choice.index)
             if token is None or token.finish is None:
@@ -338,13 +371,13 @@ class Engine:
                 assignment.sequences.append(self._intake.child(trunk, choice.index, output))
         for child in assignment.sequences[1 : 1 + trunk.slots]:
             self._blocks.fork(trunk, child)
-            self._scheduler.start(child)
+            self._room.start(child)
         for child in assignment.sequences[1 + trunk.slots :]:
-            self._scheduler.enqueue(child)
+            self._room.enqueue(child)
         self._finish(trunk)
 
     def _check_progress(self) -> None:
         """L7: with nothing to wait for, whoever waits is scheduled."""
         counts = self.counts()
         if counts.held == counts.in_flight == 0:
-            assert not self._scheduler.waiting, "pending work and a free pool, and nothing scheduled"
+            assert not self._scheduler.line, "pending work and a free pool, and nothing scheduled"

@@ -41,7 +41,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step, in execution order: zero, copy, compute, sample."""
+    """One step, in execution order: swap out, swap in, zero, copy, compute, sample.
+
+    A plan may have no rows: it then only moves blocks.
+    """
 
     step: int
     zero_blocks: tuple[int, ...]
@@ -49,6 +52,10 @@ class StepPlan:
     copy_blocks: tuple[tuple[int, int], ...]
     """(source, destination): copy-on-write."""
     rows: tuple[Row, ...]
+    swap_out: tuple[tuple[int, int], ...] = ()
+    """(device block, host slot): whole blocks to keep; a block may be given to others in this very step."""
+    swap_in: tuple[tuple[int, int], ...] = ()
+    """(device block, host slot): whole blocks to bring back."""
 
     @property
     def tokens(self) -> int:
@@ -104,7 +111,7 @@ class Backend(Protocol):
     def execute(self, plan: StepPlan) -> StepResult: ...
 
     def read_kv(self, block_table: tuple[int, ...], start: int, stop: int) -> bytes:
-        """The KV of tokens start..stop in the canonical wire layout [layer, K/V, token, kv_head, head_dim]."""
+        """The KV of tokens start..stop in the wire layout [layer, K/V, token, kv_head, head_dim]."""
         ...
 
     def write_kv(

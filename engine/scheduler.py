@@ -1,52 +1,54 @@
-"""What the next step computes, and who gives way when memory or slots are short."""
+"""What the next step computes."""
 
-from bisect import bisect_left, insort
 from collections import deque
 
 from core.cost_model import StepCost
 from core.request import TenantClass
+from engine.class_shares import ClassShares
 from engine.config import EngineConfig
 from engine.job import Job
+from engine.room import Room
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
 from engine.step_budget import StepBudget
+from engine.step_prediction import StepPrediction
+from engine.tenant_turns import TenantTurns
+from engine.waiting_line import WaitingLine
 
-CLASS_DELAY_US = {
-    TenantClass.INTERACTIVE: 0,
-    TenantClass.STANDARD: 2_000_000,
-    TenantClass.BATCH: 60_000_000,
-}
-"""How much later than it did a job counts as having arrived; also the longest a class is passed over."""
 SHORT_FIRST_WEIGHT = 4
 """A job counts as having arrived this many of its own prefill times later: short ones overtake, boundedly."""
+LONG_PARTS = 4
+"""Beside short prompts, the long ones of a class get one part in so many of a step's chunks."""
+
+Rows = list[tuple[Sequence, int]]
+"""(sequence, tokens to feed)."""
 
 
 def place_us(job: Job, known_tokens: int, cost: StepCost, now_us: int) -> int:
-    """A job's place in the queue, fixed on arrival: later arrivals end up behind it, so nobody starves."""
-    prefill_us = cost.prefill_us(known_tokens, 0)
-    return now_us + CLASS_DELAY_US[job.tenant_class] + SHORT_FIRST_WEIGHT * prefill_us
+    """A job's place within its class, fixed on arrival: later arrivals end up behind it."""
+    return now_us + SHORT_FIRST_WEIGHT * cost.prefill_us(known_tokens, 0)
 
 
 class Scheduler:
-    """Iteration-level: every step first the decode rows, then prefill chunks and admissions by place."""
+    """Iteration-level: every step first the decode rows, then chunks and admissions.
 
-    def __init__(self, config: EngineConfig, blocks: SequenceBlocks) -> None:
+    Chunks go by class, within a class to short prompts before long ones, of which a few are under
+    way at a time and always get a part of the step.
+    """
+
+    def __init__(self, config: EngineConfig, cost: StepCost, blocks: SequenceBlocks) -> None:
         self._config = config
+        self._cost = cost
         self._blocks = blocks
-        self.waiting: list[Sequence] = []
-        """By order; no blocks."""
-        self.running: list[Sequence] = []
-        """By order."""
-        self._slots_used = 0
+        self.prediction = StepPrediction(cost)
+        self._shares = ClassShares()
+        self._turns = TenantTurns()
+        self.line = WaitingLine(self._shares, self._turns)
+        self.room = Room(config, blocks, self.line, self._shares, self.prediction)
         self._blocked: Sequence | None = None
-        """The head of the queue that the last plan had no room for."""
+        """The first in line that the last plan had no room for."""
         self._claim: Sequence | None = None
-        """The first in order of those that asked to bind since the last plan and found no room."""
-        self.preemptions = 0
-
-    def enqueue(self, sequence: Sequence) -> None:
-        sequence.phase = Phase.WAITING
-        insort(self.waiting, sequence, key=_order)
+        """The first of those that asked to bind since the last plan and found no room."""
 
     def bind(self, sequence: Sequence, *, may_displace: bool) -> bool:
         """Give an UNBOUND sequence its blocks and slots, unless an earlier one already waits for room.
@@ -54,182 +56,177 @@ class Scheduler:
         Lower classes give way, but not while a step runs: it still writes to their blocks.
         """
         assert sequence.phase is Phase.UNBOUND
-        if self._earlier_is_blocked(sequence):
+        sequence.cost_us = self.prediction.prefill_us(len(sequence.tokens), 0)
+        blocked = self._blocked
+        if blocked is not None and blocked.phase is Phase.WAITING and self._is_behind(sequence, blocked):
             return False
         if may_displace:
-            self._displace_for(sequence)
-        if not self._slots_fit(sequence) or not self._blocks.bind(sequence, self._keep()):
-            if self._claim is None or sequence.order < self._claim.order:
-                self._claim = sequence
-            return False
-        sequence.phase = Phase.BOUND
-        self._slots_used += sequence.slots
-        return True
+            self.room.displace_for(sequence, hold=True)
+        if self.room.bind(sequence):
+            return True
+        if self._claim is None or self._is_behind(self._claim, sequence):
+            self._claim = sequence
+        return False
 
-    def start(self, sequence: Sequence) -> None:
-        """A BOUND sequence's KV has arrived, or a fork got its blocks and a slot: it runs."""
-        if sequence.phase is not Phase.BOUND:
-            self._slots_used += sequence.slots
-        sequence.phase = Phase.RUNNING
-        insort(self.running, sequence, key=_order)
-
-    def remove(self, sequence: Sequence, phase: Phase) -> None:
-        """Out of every queue, its slots free; its blocks are the caller's to free."""
-        if sequence.phase is Phase.WAITING:
-            _remove(self.waiting, sequence)
-        elif sequence.phase is Phase.RUNNING:
-            _remove(self.running, sequence)
-        if sequence.phase in (Phase.RUNNING, Phase.BOUND):
-            self._slots_used -= sequence.slots
-        sequence.phase = phase
-
-    def plan(self) -> list[tuple[Sequence, int]]:
-        """The rows of the next step, as (sequence, tokens to feed)."""
-        budget = StepBudget(self._config.max_step_tokens)
-        rows: list[tuple[Sequence, int]] = []
-        claim = self._take_claim()
-        while self.waiting and not _is_behind(self.waiting[0], claim):
-            if not self._displace_for(self.waiting[0]) or not self._admit(self.waiting[0]):
-                break
+    def plan(self) -> Rows:
+        """The rows of the next step."""
+        budget = StepBudget(self._config.max_step_tokens, self._config.itl_target_us, self.prediction)
+        rows: Rows = []
+        first = self._first_for_room()
+        self._blocked = None
+        self._make_room(first)
         self._decode_rows(budget, rows)
-        self._prefill_rows(budget, rows, claim)
+        budget.begin_prefill()
+        for rank in TenantClass:
+            self._class_rows(rank, budget, rows, first)
+        self._settle(rows)
         return rows
 
     def check(self) -> None:
-        for queue, phase in ((self.waiting, Phase.WAITING), (self.running, Phase.RUNNING)):
-            assert all(sequence.phase is phase for sequence in queue)
-            assert [sequence.order for sequence in queue] == sorted(sequence.order for sequence in queue)
-        assert all(not sequence.blocks and not sequence.computed for sequence in self.waiting)
-        assert (
-            0
-            <= sum(sequence.slots for sequence in self.running)
-            <= self._slots_used
-            <= self._config.max_running
-        )
+        self.room.check()
 
-    def _decode_rows(self, budget: StepBudget, rows: list[tuple[Sequence, int]]) -> None:
-        for sequence in [sequence for sequence in self.running if sequence.pending == 1]:
-            if budget.spent:
+    # Rows
+
+    def _decode_rows(self, budget: StepBudget, rows: Rows) -> None:
+        decoding = [sequence for sequence in self.room.running if sequence.pending == 1]
+        # Only where not everybody can have a row or a block does it matter who asks first.
+        if len(decoding) > min(self._config.max_step_tokens, self._blocks.manager.available):
+            decoding.sort(key=self.line.rank)
+        for sequence in decoding:
+            if budget.full:
                 return
             # An earlier row may have preempted it.
-            if sequence.phase is Phase.RUNNING and self._grow(sequence, len(sequence.tokens)):
-                _schedule(sequence, budget.take(1), rows)
+            if sequence.phase is Phase.RUNNING and self.room.grow(sequence, len(sequence.tokens)):
+                budget.decode(len(sequence.tokens))
+                self._schedule(sequence, 1, rows)
 
-    def _prefill_rows(
-        self, budget: StepBudget, rows: list[tuple[Sequence, int]], claim: Sequence | None
+    def _class_rows(self, rank: TenantClass, budget: StepBudget, rows: Rows, first: Sequence | None) -> None:
+        """Chunks of one class: the short prompts leave a part to the long ones, if there are any."""
+        started = [
+            sequence
+            for sequence in self.room.running
+            if sequence.pending > 1 and not sequence.in_step and self.line.rank(sequence)[0] == rank
+        ]
+        shorts = deque(sequence for sequence in started if not self._is_long(sequence))
+        longs = deque(sequence for sequence in started if self._is_long(sequence))
+        has_long = bool(longs) or (
+            self._may_start_long() and self.line.head(is_long=True, rank=rank) is not None
+        )
+        self._lane_rows(rank, False, shorts, budget, rows, first, LONG_PARTS if has_long else 0)
+        self._lane_rows(rank, True, longs, budget, rows, first, 0)
+
+    def _lane_rows(
+        self,
+        rank: TenantClass,
+        is_long: bool,
+        started: deque[Sequence],
+        budget: StepBudget,
+        rows: Rows,
+        first: Sequence | None,
+        keep_parts: int,
     ) -> None:
-        """Started prompts and waiting ones, merged by place; the first that finds no room closes the door.
-
-        So does a claim to those behind it, unless the step would then be empty.
-        """
-        started = deque(sequence for sequence in self.running if sequence.pending > 1)
-        self._blocked = None
+        """Started prompts and waiting ones, merged by place; who finds no room closes the door behind."""
+        keep_ns = budget.part_ns(keep_parts) if keep_parts else 0.0
+        keep_tokens = budget.part_tokens(keep_parts) if keep_parts else 0
         while not budget.spent:
-            head = self.waiting[0] if self.waiting and self._blocked is None else None
-            if head is not None and (not started or head.order < started[0].order):
-                is_claimed = _is_behind(head, claim) and bool(rows or started)
-                if not is_claimed and self._admit(head):
-                    _schedule(head, budget.take(head.pending), rows)
-                else:
+            head = self._head(rank, is_long)
+            if head is not None and (not started or self.line.rank(head) < self.line.rank(started[0])):
+                if not self._may_enter(head, first, rows) or not self.room.admit(head):
                     self._blocked = head
+                    continue
+                self._turns.chosen(head.job.tenant)
+                sequence = head
             elif started:
-                self._chunk(started.popleft(), budget, rows)
+                sequence = started.popleft()
+                if sequence.phase is not Phase.RUNNING:
+                    continue
             else:
                 return
+            start = sequence.computed
+            count = budget.chunk(start, sequence.pending, keep_ns=keep_ns, keep_tokens=keep_tokens)
+            if not count:
+                return
+            if self.room.grow(sequence, start + count):
+                self._schedule(sequence, count, rows)
 
-    def _chunk(self, sequence: Sequence, budget: StepBudget, rows: list[tuple[Sequence, int]]) -> None:
-        if sequence.phase is not Phase.RUNNING or sequence.in_step:
+    def _schedule(self, sequence: Sequence, count: int, rows: Rows) -> None:
+        sequence.in_step = True
+        rows.append((sequence, count))
+        cost = self._cost
+        pairs = count * sequence.computed + count * (count + 1) // 2
+        cost_ns = count * cost.token_ns + pairs * cost.context_ns
+        self._shares.spend(sequence.job.tenant_class, cost_ns)
+        self._turns.spend(sequence.job.tenant, cost_ns)
+
+    def _settle(self, rows: Rows) -> None:
+        """The step's base is shared by its rows; classes with work earn their part of the whole."""
+        if not rows:
             return
-        count = budget.take(sequence.pending)
-        if self._grow(sequence, sequence.computed + count):
-            _schedule(sequence, count, rows)
+        base_ns = self._cost.base_ns // len(rows)
+        step_ns = self._cost.base_ns
+        for sequence, count in rows:
+            self._turns.spend(sequence.job.tenant, base_ns)
+            self._shares.spend(sequence.job.tenant_class, base_ns)
+            pairs = count * sequence.computed + count * (count + 1) // 2
+            step_ns += count * self._cost.token_ns + pairs * self._cost.context_ns
+        present = [*self.line.classes(), *(sequence.job.tenant_class for sequence in self.room.running)]
+        self._shares.end_step(present, step_ns)
 
-    def _admit(self, sequence: Sequence) -> bool:
-        if not self._slots_fit(sequence) or not self._blocks.admit(sequence, self._keep()):
-            return False
-        _remove(self.waiting, sequence)
-        self.start(sequence)
-        return True
+    # Room
 
-    def _take_claim(self) -> Sequence | None:
-        """A claim holds for one plan: whoever still wants to bind asks again."""
+    def _make_room(self, first: Sequence | None) -> None:
+        """Admit who lower classes must give way for, no more of them than a step or so can start."""
+        begun_us = 0
+        while self._config.itl_target_us == 0 or begun_us <= self._config.itl_target_us:
+            head = self._best_head()
+            if head is None or self._is_behind(head, first):
+                return
+            if not self.room.displace_for(head, hold=False) or not self.room.admit(head):
+                return
+            begun_us += head.cost_us
+
+    def _best_head(self) -> Sequence | None:
+        heads = [self.line.head(is_long=False)]
+        if self._may_start_long():
+            heads.append(self.line.head(is_long=True))
+        return min((head for head in heads if head is not None), key=self.line.rank, default=None)
+
+    def _head(self, rank: TenantClass, is_long: bool) -> Sequence | None:
+        if self._blocked is not None or (is_long and not self._may_start_long()):
+            return None
+        return self.line.head(is_long=is_long, rank=rank)
+
+    def _may_enter(self, head: Sequence, first: Sequence | None, rows: Rows) -> bool:
+        """Not past one who waits for room, unless nothing would be done otherwise."""
+        is_idle = not rows and not self._blocks.owes_swaps and not self.room.running
+        return is_idle or not self._is_behind(head, first)
+
+    def _first_for_room(self) -> Sequence | None:
+        """Who comes first of those that lacked room: last plan's head, or one that asked to bind since.
+
+        Both hold for one plan: who still wants to bind asks again.
+        """
         claim, self._claim = self._claim, None
-        return claim if claim is not None and claim.phase is Phase.UNBOUND else None
-
-    def _displace_for(self, sequence: Sequence) -> bool:
-        """Preempt, as far as needed, lower classes whose place is behind; False if that is not to be had."""
-        victims = [
-            other
-            for other in self.running
-            if other.preemptible
-            and other.job.tenant_class > sequence.job.tenant_class
-            and other.order > sequence.order
-        ]
-        slots = self._config.max_running - self._slots_used + sum(victim.slots for victim in victims)
-        blocks = self._blocks.manager.available + sum(len(victim.blocks) for victim in victims)
-        if not victims or slots < sequence.slots or blocks < self._blocks_wanted(sequence):
-            return False
-        victims.sort(key=_sacrifice)
-        while victims and not self._has_room(sequence):
-            self._preempt(victims.pop())
-        return True
-
-    def _has_room(self, sequence: Sequence) -> bool:
-        return self._slots_fit(sequence) and self._blocks.manager.available >= self._blocks_wanted(sequence)
-
-    def _blocks_wanted(self, sequence: Sequence) -> int:
-        """For all it knows and one token more, besides what is to stay free; cached ones not counted off."""
-        return self._config.blocks_for(len(sequence.tokens) + 1) + self._config.watermark_blocks
-
-    def _grow(self, sequence: Sequence, stop: int) -> bool:
-        """Whether the sequence has its blocks up to stop; others, or it itself, may be preempted for that."""
-        while not self._blocks.grow(sequence, stop):
-            candidates = [other for other in self.running if other.preemptible]
-            if not candidates:
-                return False
-            victim = max(candidates, key=_sacrifice)
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
-
-    def _preempt(self, sequence: Sequence) -> None:
-        self.preemptions += 1
-        self.remove(sequence, Phase.WAITING)
-        self._blocks.free(sequence)
-        self.enqueue(sequence)
-
-    def _keep(self) -> int:
-        """Blocks to leave for those who run; a sequence alone may have all."""
-        return self._config.watermark_blocks if self.running else 0
-
-    def _slots_fit(self, sequence: Sequence) -> bool:
-        return self._slots_used + sequence.slots <= self._config.max_running
-
-    def _earlier_is_blocked(self, sequence: Sequence) -> bool:
+        wanting = []
+        if claim is not None and claim.phase is Phase.UNBOUND:
+            wanting.append(claim)
         blocked = self._blocked
-        return blocked is not None and blocked.phase is Phase.WAITING and blocked.order < sequence.order
+        if blocked is not None and blocked.phase is Phase.WAITING and self._may_start(blocked):
+            wanting.append(blocked)
+        return min(wanting, key=self.line.rank, default=None)
 
+    def _is_behind(self, sequence: Sequence, first: Sequence | None) -> bool:
+        return first is not None and self.line.rank(sequence) > self.line.rank(first)
 
-def _is_behind(sequence: Sequence, claim: Sequence | None) -> bool:
-    return claim is not None and sequence.order > claim.order
+    def _is_long(self, sequence: Sequence) -> bool:
+        """By what is left of it, so that a long prompt ends as a short one."""
+        known = len(sequence.tokens)
+        left_us = self.prediction.prefill_us(known, known - sequence.uncomputed)
+        return left_us > self._config.long_prefill_us
 
+    def _may_start(self, sequence: Sequence) -> bool:
+        return self._may_start_long() or not self._is_long(sequence)
 
-def _schedule(sequence: Sequence, count: int, rows: list[tuple[Sequence, int]]) -> None:
-    sequence.in_step = True
-    rows.append((sequence, count))
-
-
-def _sacrifice(sequence: Sequence) -> tuple[int, int, tuple[int, int]]:
-    """Greatest goes first: the lowest class, then who loses least, then who came last."""
-    return (sequence.job.tenant_class, -sequence.computed, sequence.order)
-
-
-def _order(sequence: Sequence) -> tuple[int, int]:
-    return sequence.order
-
-
-def _remove(queue: list[Sequence], sequence: Sequence) -> None:
-    index = bisect_left(queue, sequence.order, key=_order)
-    assert queue[index] is sequence
-    del queue[index]
+    def _may_start_long(self) -> bool:
+        begun = [sequence for sequence in self.room.running if sequence.pending > 1]
+        return sum(map(self._is_long, begun)) < self._config.long_partials_max

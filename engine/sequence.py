@@ -36,7 +36,9 @@ class Sequence:
         "chain_broken",
         "computed",
         "computed_most",
+        "cost_us",
         "draws",
+        "host_slots",
         "in_step",
         "job",
         "number",
@@ -44,12 +46,15 @@ class Sequence:
         "phase",
         "pinned",
         "registered",
+        "restoring",
+        "saved",
         "slots",
         "stage",
         "tail",
         "tokens",
         "trunk",
         "unit_hashes",
+        "was_preempted",
     )
 
     def __init__(
@@ -75,6 +80,14 @@ class Sequence:
         """Tokens whose KV is complete in `blocks`."""
         self.computed_most = 0
         """Most ever computed; anything below it that is computed again is recompute."""
+        self.was_preempted = False
+        self.cost_us = 0
+        """Predicted prefill time when it last joined a queue."""
+        self.saved = 0
+        """Tokens whose KV waits in `host_slots`, whole blocks and a part of the last."""
+        self.host_slots: list[int] = []
+        self.restoring = False
+        """Its KV is copied back by the step being planned or run."""
         self.cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache when blocks were first taken."""
         self.blocks: list[int] = []
@@ -100,7 +113,13 @@ class Sequence:
     @property
     def preemptible(self) -> bool:
         """No where a transfer uses its blocks, nor in PREFILL, whose reported progress may not shrink."""
-        return not self.pinned and not self.in_step and self.stage is not Stage.PREFILL
+        is_in_use = self.pinned or self.in_step or self.restoring
+        return not is_in_use and self.stage is not Stage.PREFILL
+
+    @property
+    def uncomputed(self) -> int:
+        """Known tokens neither computed nor saved on the host."""
+        return len(self.tokens) - max(self.computed, self.saved)
 
     def row(self, count: int) -> Row:
         """The next `count` tokens as a row; it draws if they reach the last known token."""

@@ -1,10 +1,25 @@
 """Which blocks a sequence takes, shares, copies, registers and gives back."""
 
+from dataclasses import dataclass
+
 from core.prefix_hashes import HASH_UNIT, extend_chain, namespace_at
 from engine.block_manager import BlockManager
 from engine.config import EngineConfig
-from engine.prefix_cache import PrefixCache
+from engine.host_swap import HostSwap
+from engine.prefix_cache import CachedBlock, PrefixCache
 from engine.sequence import Sequence
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What the next step owes blocks, in the order of execution; as in StepPlan."""
+
+    swap_out: Pairs
+    swap_in: Pairs
+    zero: tuple[int, ...]
+    copies: Pairs
 
 
 class SequenceBlocks:
@@ -21,14 +36,19 @@ class SequenceBlocks:
         self.manager = BlockManager(config.blocks, self.cache)
         self._zero: dict[int, None] = {}
         self._copies: list[tuple[int, int]] = []
+        self._swap = HostSwap(config.swap_blocks)
+        self._restored: list[Sequence] = []
         self.copy_sources: dict[int, int] = {}
         """References the step itself keeps on what it copies from, so that nobody is given it meanwhile."""
 
     def admit(self, sequence: Sequence, keep: int) -> bool:
         """Take blocks for every known token, the cached ones first; False and nothing taken if they lack.
 
-        The last token is always left to compute: its logits are wanted.
+        What was saved on the host comes back whole. The last token is always left to compute: its
+        logits are wanted.
         """
+        if sequence.saved:
+            return self._restore(sequence, keep)
         known = len(sequence.tokens)
         fresh = self._take(sequence, known, (known - 1) // self._block_size, keep)
         if fresh is None:
@@ -77,8 +97,41 @@ class SequenceBlocks:
         while sequence.registered < full and not sequence.chain_broken:
             self._register_next(self.cache, sequence)
 
+    @property
+    def owes_swaps(self) -> bool:
+        return self._swap.owes
+
+    @property
+    def held_for_swap(self) -> int:
+        """Blocks that come free when the next step has copied them."""
+        return len(self._swap.held)
+
+    @property
+    def host_slots_used(self) -> int:
+        return self._swap.used
+
+    def swap_out(self, sequence: Sequence, *, hold: bool) -> bool:
+        """Keep its KV on the host and give its blocks back; False and nothing done if slots lack.
+
+        `hold`: the blocks stay taken until the step that copies them is done, for they may next be
+        given to a transfer, which writes when it likes.
+        """
+        saved = sequence.computed
+        blocks = sequence.blocks[: self._config.blocks_for(saved)]
+        slots = self._swap.keep(blocks, hold=hold)
+        if slots is None:
+            return False
+        if hold:
+            self.manager.share(blocks)
+        self.free(sequence)
+        sequence.saved, sequence.host_slots = saved, slots
+        return True
+
     def free(self, sequence: Sequence) -> None:
         """Give back everything; its tokens remain, to be computed again."""
+        if sequence.host_slots:
+            self.manager.release(self._swap.drop(sequence.host_slots))
+            sequence.saved, sequence.host_slots = 0, []
         self.manager.release(sequence.blocks)
         for block in sequence.blocks:
             # The next step must not zero what a transfer may have been given by then.
@@ -87,41 +140,75 @@ class SequenceBlocks:
         sequence.computed = sequence.registered = 0
         sequence.tail, sequence.chain_broken = None, False
 
-    def take_step_work(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...]]:
-        """(blocks to zero, copies as (source, destination)) that the next step owes."""
+    def take_step_work(self) -> StepWork:
+        """What the next step does to blocks before it computes."""
         zero, copies = tuple(self._zero), tuple(self._copies)
         assert all(self.manager.references(block) for block in zero), (
             "a block that nobody holds would be zeroed"
         )
         self._zero, self._copies = {}, []
-        return zero, copies
+        swap_out, swap_in = self._swap.take()
+        return StepWork(swap_out, swap_in, zero, copies)
 
     def end_step(self) -> None:
-        """The copies are done; let go of their sources."""
+        """Copies and swaps are done; let go of their sources."""
         for source, count in self.copy_sources.items():
             for _ in range(count):
                 self.manager.release((source,))
         self.copy_sources = {}
+        self.manager.release(self._swap.end_step())
+        for sequence in self._restored:
+            sequence.restoring = False
+        self._restored = []
+
+    def step_references(self) -> list[int]:
+        """The blocks that steps, owed or running, keep a reference on, once for each."""
+        copied = [block for block, count in self.copy_sources.items() for _ in range(count)]
+        return [*copied, *self._swap.held]
+
+    def check(self) -> None:
+        self.manager.check()
+        self._swap.check()
+
+    def _restore(self, sequence: Sequence, keep: int) -> bool:
+        """Take blocks for every known token; what the prefix cache still has need not be copied back."""
+        hits = self._hits(sequence, sequence.saved // self._block_size)
+        count = self._config.blocks_for(len(sequence.tokens))
+        blocks = self.manager.acquire([hit.block for hit in hits], count - len(hits), keep)
+        if blocks is None:
+            return False
+        slots = sequence.host_slots
+        self._swap.bring_back(blocks[len(hits) : len(slots)], slots[len(hits) :], slots[: len(hits)])
+        self._zero.update(dict.fromkeys(blocks[len(slots) :]))
+        self._hold(sequence, blocks, hits)
+        sequence.computed = sequence.saved
+        sequence.saved, sequence.host_slots, sequence.restoring = 0, [], True
+        self._restored.append(sequence)
+        return True
 
     def _take(self, sequence: Sequence, tokens: int, cached_most: int, keep: int) -> list[int] | None:
         """The fresh ones of the blocks taken, or None."""
-        hits = []
-        if self.cache is not None:
-            self._extend_hashes(sequence)
-            hits = self.cache.match(
-                sequence.job.hash_root, sequence.block_hashes, sequence.tokens, cached_most
-            )
+        hits = self._hits(sequence, cached_most)
         count = self._config.blocks_for(tokens)
         blocks = self.manager.acquire([hit.block for hit in hits], count - len(hits), keep)
         if blocks is None:
             return None
-        sequence.blocks, sequence.block_table = blocks, tuple(blocks)
-        sequence.registered, sequence.tail = len(hits), hits[-1] if hits else None
+        self._hold(sequence, blocks, hits)
         sequence.computed = len(hits) * self._block_size
         sequence.computed_most = max(sequence.computed_most, sequence.computed)
         if sequence.cached_tokens is None:
             sequence.cached_tokens = min(sequence.computed, len(sequence.job.prompt))
         return blocks[len(hits) :]
+
+    def _hits(self, sequence: Sequence, most: int) -> list[CachedBlock]:
+        if self.cache is None:
+            return []
+        self._extend_hashes(sequence)
+        return self.cache.match(sequence.job.hash_root, sequence.block_hashes, sequence.tokens, most)
+
+    def _hold(self, sequence: Sequence, blocks: list[int], hits: list[CachedBlock]) -> None:
+        sequence.blocks, sequence.block_table = blocks, tuple(blocks)
+        sequence.registered, sequence.tail = len(hits), hits[-1] if hits else None
 
     def _is_shared(self, block: int) -> bool:
         return self.manager.references(block) - self.copy_sources.get(block, 0) > 1

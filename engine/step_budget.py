@@ -1,24 +1,87 @@
 """How much one step may still take on."""
 
+import math
+
+from engine.step_prediction import StepLoad, StepPrediction
+
+PREFILL_PARTS = 5
+"""Prefill gets at least one part in so many of the ITL target, however long the decode rows take."""
+
 
 class StepBudget:
-    """Tokens left in the step being planned.
+    """Tokens, and beside decode rows predicted time, left in the step being planned.
 
-    The one place that turns "how long may a step be" into chunk sizes: a budget in predicted
-    milliseconds replaces this class, not the scheduler.
+    Decode rows are taken first and always granted. Chunks then get what is left of the ITL target,
+    or their least share of it; in a step without decode rows nobody waits, and only tokens count.
     """
 
-    __slots__ = ("_left",)
+    __slots__ = ("_chunked", "_left_ns", "_load", "_prediction", "_target_ns", "_tokens")
 
-    def __init__(self, max_step_tokens: int) -> None:
-        self._left = max_step_tokens
+    def __init__(self, max_step_tokens: int, itl_target_us: int, prediction: StepPrediction) -> None:
+        """`itl_target_us` 0: no bound in time."""
+        self._tokens = max_step_tokens
+        self._target_ns = itl_target_us * 1000
+        self._prediction = prediction
+        self._load: tuple[int, int] = (0, 0)
+        self._left_ns = math.inf
+        self._chunked = False
 
     @property
     def spent(self) -> bool:
-        return self._left == 0
+        return self._tokens == 0 or self._left_ns <= 0
 
-    def take(self, wanted: int) -> int:
-        """Tokens granted to a row, 0..wanted."""
-        granted = min(wanted, self._left)
-        self._left -= granted
+    @property
+    def full(self) -> bool:
+        """No row fits, not even one that decodes."""
+        return self._tokens == 0
+
+    def decode(self, stop: int) -> None:
+        """A row of one token that attends to `stop` positions."""
+        self._tokens -= 1
+        rows, context = self._load
+        self._load = (rows + 1, context + stop)
+
+    def begin_prefill(self) -> None:
+        """The decode rows are in; what is left is for chunks."""
+        rows, context = self._load
+        if rows and self._target_ns:
+            decode_ns = self._prediction.step_ns(StepLoad(decodes=rows, decode_context=context))
+            self._left_ns = max(self._target_ns - decode_ns, self._target_ns / PREFILL_PARTS)
+
+    def part_ns(self, parts: int) -> float:
+        """One part in so many of what is left; 0 where time does not count."""
+        return self._left_ns / parts if math.isfinite(self._left_ns) else 0.0
+
+    def part_tokens(self, parts: int) -> int:
+        return self._tokens // parts
+
+    def chunk(self, start: int, wanted: int, *, keep_ns: float = 0.0, keep_tokens: int = 0) -> int:
+        """Tokens granted to a row at position `start`, 0..wanted, leaving `keep` to others.
+
+        A step's first chunk gets at least one token.
+        """
+        granted = min(wanted, max(0, self._tokens - keep_tokens))
+        if math.isfinite(self._left_ns):
+            granted = min(granted, self._fits(start, self._left_ns - keep_ns))
+        if not granted and not self._chunked:
+            granted = min(wanted, self._tokens, 1)
+        if granted:
+            self._chunked = True
+            self._tokens -= granted
+            self._left_ns -= self._chunk_ns(start, granted)
         return granted
+
+    def _chunk_ns(self, start: int, count: int) -> float:
+        pairs = count * start + count * (count + 1) / 2
+        return count * self._prediction.chunk_token_ns() + pairs * self._prediction.chunk_pair_ns()
+
+    def _fits(self, start: int, left_ns: float) -> int:
+        """The most tokens n that take no longer: pair/2 n^2 + (token + pair (start + 1/2)) n <= left."""
+        if left_ns <= 0:
+            return 0
+        pair_ns = self._prediction.chunk_pair_ns()
+        linear = self._prediction.chunk_token_ns() + pair_ns * (start + 0.5)
+        if pair_ns == 0.0:
+            return int(left_ns / linear) if linear else self._tokens
+        # Written so that nothing cancels where attention is cheap.
+        return int(2 * left_ns / (linear + math.sqrt(linear * linear + 2 * pair_ns * left_ns)))

@@ -32,6 +32,8 @@ class Fault(StrEnum):
     """Rows of two blocks or more read the first from where the second is."""
     MISSING_CHUNK = "missing_chunk"
     """What a transfer brings is not written."""
+    SKIPPED_SWAP = "skipped_swap"
+    """What was preempted comes back without its KV."""
     SKIPPED_COPY = "skipped_copy"
     """Copy-on-write gives a block, without its contents."""
 
@@ -56,6 +58,7 @@ class TimedBackend:
         self._tables = Tables()
         self._keys: Words = np.zeros((layout.blocks, layout.block_size), dtype=np.uint64)
         self._values: Words = np.zeros((layout.blocks, layout.block_size), dtype=np.uint64)
+        self._host: dict[int, tuple[Words, Words]] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         self._prepare(plan)
@@ -87,12 +90,20 @@ class TimedBackend:
         """Nothing is held outside this object."""
 
     def _prepare(self, plan: StepPlan) -> None:
+        self._swap(plan)
         if plan.zero_blocks and self._fault is not Fault.STALE_BLOCK:
             zero = list(plan.zero_blocks)
             self._keys[zero] = self._values[zero] = 0
         if self._fault is not Fault.SKIPPED_COPY:
             for source, destination in plan.copy_blocks:
                 self._keys[destination], self._values[destination] = self._keys[source], self._values[source]
+
+    def _swap(self, plan: StepPlan) -> None:
+        for block, slot in plan.swap_out:
+            self._host[slot] = (self._keys[block].copy(), self._values[block].copy())
+        if self._fault is not Fault.SKIPPED_SWAP:
+            for block, slot in plan.swap_in:
+                self._keys[block], self._values[block] = self._host[slot]
 
     def _write_row(self, row: Row, fresh: tuple[int, ...]) -> None:
         table, start, stop = row.block_table, row.start, row.start + len(row.tokens)

@@ -64,8 +64,19 @@ class Wish:
     max_tokens: int
     temperature: float
     min_tokens: int
+    tenant: str
 
 
+BOUNDS: st.SearchStrategy[dict[str, int]] = st.fixed_dictionaries(
+    {
+        "itl_target_us": st.sampled_from([0, 1, 1_200, 50_000]),
+        "long_prefill_us": st.sampled_from([0, 700, 250_000]),
+        "long_partials_max": st.integers(1, 2),
+        "swap_blocks": st.sampled_from([0, 2, 5, 100]),
+        "swap_block_us": st.sampled_from([0, 150]),
+    }
+)
+"""Of time and of the host pool."""
 WISHES = st.builds(
     Wish,
     node=st.integers(0, 1),
@@ -77,6 +88,7 @@ WISHES = st.builds(
     max_tokens=st.integers(4, 90),
     temperature=st.sampled_from([0.0, 1.0]),
     min_tokens=st.integers(0, 40),
+    tenant=st.sampled_from(["one", "two", "three"]),
 )
 
 
@@ -97,7 +109,7 @@ def _job(wish: Wish, number: int) -> Job:
         ),
         seed=number,
         hash_root=b"rootroot",
-        tenant="tenant",
+        tenant=wish.tenant,
         tenant_class=wish.tenant_class,
     )
 
@@ -112,6 +124,7 @@ class EnginePair(RuleBasedStateMachine):
         max_step_tokens=st.sampled_from([3, 7, 33, 512]),
         watermark=st.integers(0, 2),
         prefix_hash_bits=st.sampled_from([64, 64, 3]),
+        bounds=BOUNDS,
     )
     def start(
         self,
@@ -121,6 +134,7 @@ class EnginePair(RuleBasedStateMachine):
         max_step_tokens: int,
         watermark: int,
         prefix_hash_bits: int,
+        bounds: dict[str, int],
     ) -> None:
         self.nodes = [
             self._node(
@@ -132,6 +146,7 @@ class EnginePair(RuleBasedStateMachine):
                     watermark_blocks=watermark,
                     max_positions=300,
                     prefix_hash_bits=prefix_hash_bits,
+                    **bounds,
                 )
             )
             for count, size in zip(tokens, sizes, strict=True)
@@ -256,6 +271,7 @@ class EnginePair(RuleBasedStateMachine):
             node.engine.check()
             counts = node.engine.counts()
             assert counts.held == counts.in_flight == 0, counts
+            assert node.engine.host_slots_used == 0
             assert node.engine.running == node.engine.waiting == 0
 
     def _pick(self, data: st.DataObject) -> Asked:

@@ -3,11 +3,12 @@
 from core.cost_model import StepCost
 from core.request import AttemptKey, Choice, TenantClass
 from core.sampling import SamplingParams
+from engine.class_shares import CREDIT_MAX_US, MINIMUM_PARTS
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.job import Job, Stage
 from engine.plan import StepPlan
-from engine.scheduler import CLASS_DELAY_US, SHORT_FIRST_WEIGHT
+from engine.scheduler import SHORT_FIRST_WEIGHT
 from engine.timed_backend import TimedBackend, digest_layout
 
 COST = StepCost(base_ns=0, token_ns=10_000, context_ns=0)
@@ -102,15 +103,6 @@ def test_a_more_urgent_class_goes_first_whatever_the_order_of_arrival() -> None:
         node.now_us += 1
     node.run()
     assert node.started == ["interactive", "standard", "batch"]
-
-
-def test_waiting_long_enough_outranks_any_class() -> None:
-    node = Node(max_step_tokens=10, max_running=1)
-    node.add("batch", tenant_class=BATCH)
-    node.now_us += CLASS_DELAY_US[BATCH] + 1
-    node.add("interactive", tenant_class=INTERACTIVE)
-    node.run()
-    assert node.started == ["batch", "interactive"]
 
 
 def test_a_short_prompt_overtakes_a_long_one_even_when_that_has_begun() -> None:
@@ -280,15 +272,19 @@ def test_an_urgent_job_that_asks_to_bind_takes_the_room_of_a_lower_class() -> No
     assert sorted(node.ended) == ["batch-1", "batch-22"]
 
 
-def test_interactive_load_without_end_does_not_starve_batch() -> None:
+def test_interactive_load_without_end_leaves_batch_its_least_share() -> None:
     node = Node(max_step_tokens=16, max_running=2)
-    node.now_us = 0
-    node.add("batch", 40, tenant_class=BATCH, max_tokens=4)
+    for number in range(40):
+        node.add(f"batch-{number}", 40, tenant_class=BATCH, max_tokens=4)
     arrivals = 0
-    while "batch" not in node.ended:
-        node.add(f"interactive-{arrivals}", 15, tenant_class=INTERACTIVE, max_tokens=2)
-        arrivals += 1
+    while len(node.ended) < 2000:
+        while node.engine.waiting < 45:
+            node.add(f"interactive-{arrivals}", 15, tenant_class=INTERACTIVE, max_tokens=2)
+            arrivals += 1
         node.step()
-        # Time passes so that the wait is long in the batch job's terms, and short in steps.
-        node.now_us += 500_000
-        assert node.now_us < 3 * CLASS_DELAY_US[BATCH]
+        if not any(name.startswith("batch") for name in node.ended):
+            assert node.now_us < 3 * MINIMUM_PARTS[BATCH] * COST.prefill_us(40, 0) + CREDIT_MAX_US
+    batch = sum(name.startswith("batch") for name in node.ended)
+    computed = batch * 43 + (len(node.ended) - batch) * 16
+    assert batch * 43 / computed > 0.8 / MINIMUM_PARTS[BATCH] or batch == 40
+    assert batch * 43 / computed < 2 / MINIMUM_PARTS[BATCH], "and no more than that"
