@@ -21,9 +21,16 @@ POOL_SHARE = {"cpu": 8, "cuda": 2}
 
 
 def open_backend(
-    folder: Path, *, dtype: str, device: str, block_size: int, blocks: int, threads: int
+    folder: Path,
+    *,
+    dtype: str,
+    device: str,
+    block_size: int,
+    blocks: int,
+    threads: int,
+    host_slots: int = 0,
 ) -> Backend:
-    """Load the model in folder and allocate its pool.
+    """Load the model in folder and allocate its pool, and `host_slots` blocks beside it to swap to.
 
     On a CPU the native kernels serve where they can, else torch does, and says so once.
     dtype is "float32" or "bfloat16", device "cpu" or "cuda". Raises ModelError (model files),
@@ -32,11 +39,11 @@ def open_backend(
     _check(device=device, block_size=block_size, blocks=blocks, threads=threads)
     config = load_config(folder)
     weights = load_weights(folder, dtype)
-    arguments = {"block_size": block_size, "blocks": blocks, "threads": threads}
+    arguments = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
     if device == "cpu":
         if (reason := _why_not_native(config, dtype, block_size)) is None:
             refuse_if_too_large(
-                KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks),
+                KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks + host_slots),
                 torch.device(device),
             )
             return NativeBackend(config, weights, dtype=dtype, progress=build.say, **arguments)

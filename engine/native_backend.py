@@ -27,6 +27,7 @@ class Footprint:
 
     weights: int
     kv: int
+    """Both pools: the blocks, and the host slots for what is swapped out."""
     workspace: int
     weights_read_per_step: int
     """Of the weights, what one decode step must read: all but the embedding table."""
@@ -58,6 +59,7 @@ class NativeBackend:
         block_size: int,
         blocks: int,
         threads: int,
+        host_slots: int = 0,
         progress: build.Progress = build.say,
     ) -> None:
         """Packs weights (Hugging Face names, any dtype) and takes all memory.
@@ -79,13 +81,17 @@ class NativeBackend:
         if not self._model:
             raise MemoryError(f"the native backend's pools do not fit (blocks = {blocks})")
         load_model(self._library, self._model, config, weights, dtype)
+        self._block_bytes = self.footprint_kv() // blocks
+        # Written once, so that the memory is ours from the start.
+        self._host = torch.empty((host_slots, self._block_bytes), dtype=torch.uint8).fill_(0)
         self._logits = torch.zeros((SAMPLES_MAX, config.vocab_size), dtype=torch.float32)
         self._argmax = array("i", [0] * SAMPLES_MAX)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Zero, copy, compute, sample. Raises ValueError for a token or block that does not exist."""
+        """Swap, zero, copy, compute, sample. Raises ValueError for a token or block that does not exist."""
         started_ns = time.perf_counter_ns()
         self._check(plan)
+        self._swap(plan)
         for block in plan.zero_blocks:
             self._library.baton_zero_block(self._model, block)
         for source, destination in plan.copy_blocks:
@@ -137,7 +143,13 @@ class NativeBackend:
         self._library.baton_sizes(self._model, sizes)
         weights, kv, workspace, read = (int(size) for size in sizes)
         logits = self._logits.numel() * self._logits.element_size()
-        return Footprint(weights, kv, workspace + logits, read)
+        return Footprint(weights, kv + self._host.numel(), workspace + logits, read)
+
+    def footprint_kv(self) -> int:
+        """Bytes of the KV pool on the device's side."""
+        sizes = (ctypes.c_uint64 * 4)()
+        self._library.baton_sizes(self._model, sizes)
+        return int(sizes[1])
 
     def take_phases(self) -> dict[str, int]:
         """Processor cycles of each phase of the forward, since last asked."""
@@ -150,10 +162,18 @@ class NativeBackend:
         if self._model:
             self._library.baton_destroy(self._model)
             self._model = None
+            self._host = self._host.new_empty(0)
 
     def __del__(self) -> None:
         if getattr(self, "_model", None):
             self.close()
+
+    def _swap(self, plan: StepPlan) -> None:
+        size, host = self._block_bytes, self._host.data_ptr()
+        for block, slot in plan.swap_out:
+            ctypes.memmove(host + slot * size, self._library.baton_block(self._model, block), size)
+        for block, slot in plan.swap_in:
+            ctypes.memmove(self._library.baton_block(self._model, block), host + slot * size, size)
 
     def _run(self, pieces: Sequence[_Piece], sampled: list[tuple[Sampled, ...]]) -> None:
         """One pass: computes pieces, and draws for those that end their row."""
@@ -232,6 +252,10 @@ class NativeBackend:
         for block in chain(plan.zero_blocks, chain.from_iterable(plan.copy_blocks)):
             if not 0 <= block < blocks:
                 raise ValueError(f"zero_blocks, copy_blocks: {block} is outside 0..{blocks - 1}")
+        slots = len(self._host)
+        for block, slot in chain(plan.swap_out, plan.swap_in):
+            if not (0 <= block < blocks and 0 <= slot < slots):
+                raise ValueError(f"swap_out, swap_in: block {block} or host slot {slot} does not exist")
 
     def _table(self, block_table: tuple[int, ...], start: int, stop: int) -> "array[int]":
         size = self.layout.block_size

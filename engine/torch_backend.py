@@ -38,6 +38,7 @@ class TorchBackend:
         block_size: int,
         blocks: int,
         threads: int,
+        host_slots: int = 0,
     ) -> None:
         self.layout = KvLayout(
             layers=config.layers,
@@ -54,6 +55,7 @@ class TorchBackend:
             placed = {name: tensor.to(self._device, DTYPES[dtype]) for name, tensor in weights.items()}
             refuse_if_too_large(self.layout, self._device)
             self._pool = _allocate(self.layout, self._device)
+            self._host = _allocate_host(self.layout, host_slots, self._device)
             self._model = Llama(
                 config,
                 placed,
@@ -63,7 +65,7 @@ class TorchBackend:
             )
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Zero, copy, compute, sample."""
+        """Swap, zero, copy, compute, sample."""
         started_ns = time.perf_counter_ns()
         with one_thread_inside():
             self._prepare(plan)
@@ -101,10 +103,16 @@ class TorchBackend:
         """End the threads and let go of the pool; the backend cannot be used afterwards."""
         self._workers.close()
         self._pool = self._pool.new_empty(0)
+        self._host = self._host.new_empty(0)
 
     def _prepare(self, plan: StepPlan) -> None:
         layout = self.layout
         blocks = self._pool.view(layout.layers, 2, layout.kv_heads, layout.blocks, -1)
+        # The host's copies are waited for: the next step may give their slots to others.
+        for block, slot in plan.swap_out:
+            self._host[slot].copy_(blocks[:, :, :, block])
+        for block, slot in plan.swap_in:
+            blocks[:, :, :, block].copy_(self._host[slot])
         for block in plan.zero_blocks:
             blocks[:, :, :, block].zero_()
         for source, destination in plan.copy_blocks:
@@ -177,6 +185,13 @@ def _allocate(layout: KvLayout, device: torch.device) -> torch.Tensor:
     slots = layout.blocks * layout.block_size
     shape = (layout.layers, 2, layout.kv_heads, slots, layout.head_dim)
     return torch.empty(shape, dtype=DTYPES[layout.dtype], device=device).fill_(0)
+
+
+def _allocate_host(layout: KvLayout, slots: int, device: torch.device) -> torch.Tensor:
+    """[slots, layers, 2, kv_heads, block_size * head_dim], pinned beside a GPU, written once."""
+    shape = (slots, layout.layers, 2, layout.kv_heads, layout.block_size * layout.head_dim)
+    is_pinned = device.type == "cuda"
+    return torch.empty(shape, dtype=DTYPES[layout.dtype], pin_memory=is_pinned).fill_(0)
 
 
 def refuse_if_too_large(layout: KvLayout, device: torch.device) -> None:

@@ -25,6 +25,10 @@ class WorkerConfig:
     """KV blocks of the pool; 0: sized from free memory."""
     block_size: int = 16
     """Tokens per KV block; a multiple or a divisor of the prefix hash unit, 16."""
+    host_kv_percent: int = 25
+    """Of kv_blocks, kept beside the pool for the KV of those who give way; 0: they compute it again."""
+    itl_target_ms: int = 50
+    """Predicted time a step may take while sequences decode: prefill is cut to it; 0: no bound."""
     max_running: int = 64
     """Sequences with compute in progress."""
     max_step_tokens: int = 512
@@ -50,7 +54,7 @@ class WorkerConfig:
         for name, known in (("backend", ("model", "timed")), ("dtype", ("float32", "bfloat16"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
-        for name in ("threads", "kv_blocks"):
+        for name in ("threads", "kv_blocks", "host_kv_percent", "itl_target_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         for name in ("block_size", "max_running", "max_step_tokens", "report_interval_us", "drain_grace_us"):

@@ -1,7 +1,7 @@
 """Which engine instance a worker process hosts: its model, its pool and its declared cost."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.cost_model import StepCost
@@ -15,6 +15,8 @@ from rpc.errors import ServiceError
 from worker.config import WorkerConfig
 
 PROBE_TOKENS = 64
+PROBE_DEPTH = 960
+SWAP_PROBE_BLOCKS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,14 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
             block_size=size,
             blocks=blocks,
             threads=threads,
+            host_slots=_host_slots(config, blocks),
         )
     except (ModelError, EngineMemoryError, ValueError) as error:
         raise ServiceError(str(error)) from None
     identity = ModelIdentity(config.served_name or model.name, model.revision)
     engine = _engine(config, blocks, shape.max_position_embeddings)
     cost = _measure(backend, engine)
+    engine = _with_swap_time(backend, engine)
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, model.path, config.dtype)
 
 
@@ -100,26 +104,49 @@ def _engine(config: WorkerConfig, blocks: int, max_positions: int) -> EngineConf
         block_size=config.block_size,
         max_running=config.max_running,
         max_step_tokens=config.max_step_tokens,
+        itl_target_us=config.itl_target_ms * 1_000,
+        swap_blocks=_host_slots(config, blocks),
         max_positions=max_positions,
     )
 
 
+def _host_slots(config: WorkerConfig, blocks: int) -> int:
+    return blocks * config.host_kv_percent // 100
+
+
 def _measure(backend: Backend, engine: EngineConfig) -> StepCost:
-    """The declared cost: a one-token step and a chunk of PROBE_TOKENS, each the faster of two.
+    """The declared cost: a one-token step, a chunk of PROBE_TOKENS and one deep in a prompt, each twice.
 
     Probes write to block contents that no sequence owns; every block is zeroed again when acquired.
     """
-    table = tuple(range(min(engine.blocks, engine.blocks_for(PROBE_TOKENS))))
-    chunk = min(PROBE_TOKENS, len(table) * engine.block_size)
-    one_us = min(_probe(backend, table, 1) for _ in range(2))
-    many_us = min(_probe(backend, table, chunk) for _ in range(2))
+    capacity = engine.positions_max
+    chunk = min(PROBE_TOKENS, capacity)
+    depth = min(PROBE_DEPTH, capacity - chunk)
+    one_us, many_us = _probe(backend, engine, 1, 0), _probe(backend, engine, chunk, 0)
+    deep_us = _probe(backend, engine, chunk, depth)
     token_ns = max(1, (many_us - one_us) * 1_000 // max(1, chunk - 1))
-    # Attention is a few per cent of a token's cost at the contexts a probe may take time for.
+    # Too little to measure where the pool is small; a few per cent of a token's cost is usual.
+    context_ns = (deep_us - many_us) * 1_000 // (chunk * depth) if depth else 0
     return StepCost(
-        base_ns=max(1, one_us * 1_000 - token_ns), token_ns=token_ns, context_ns=token_ns // 5_000
+        base_ns=max(1, one_us * 1_000 - token_ns),
+        token_ns=token_ns,
+        context_ns=max(context_ns, token_ns // 5_000),
     )
 
 
-def _probe(backend: Backend, table: tuple[int, ...], tokens: int) -> int:
-    row = Row(0, tuple(range(tokens)), 0, table)
-    return backend.execute(StepPlan(0, (), (), (row,))).elapsed_us
+def _probe(backend: Backend, engine: EngineConfig, tokens: int, start: int) -> int:
+    """Microseconds of a step of one row, the faster of two."""
+    table = tuple(range(engine.blocks_for(start + tokens)))
+    plan = StepPlan(0, table, (), (Row(0, tuple(range(tokens)), start, table),))
+    return min(backend.execute(plan).elapsed_us for _ in range(2))
+
+
+def _with_swap_time(backend: Backend, engine: EngineConfig) -> EngineConfig:
+    """What copying a block to the host and back takes here, rounded up."""
+    count = min(SWAP_PROBE_BLOCKS, engine.blocks, engine.swap_blocks)
+    if not count:
+        return engine
+    pairs = tuple((block, block) for block in range(count))
+    plan = StepPlan(0, (), (), (), swap_out=pairs, swap_in=pairs)
+    elapsed_us = min(backend.execute(plan).elapsed_us for _ in range(2))
+    return replace(engine, swap_block_us=-(-elapsed_us // (2 * count)))

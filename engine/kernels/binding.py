@@ -60,6 +60,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "baton_load": (None, (c_void_p, c_int32, c_int32, c_void_p)),
     "baton_forward": (None, (c_void_p, POINTER(Batch))),
     "baton_zero_block": (None, (c_void_p, c_int32)),
+    "baton_block": (c_void_p, (c_void_p, c_int32)),
     "baton_copy_block": (None, (c_void_p, c_int32, c_int32)),
     "baton_read_kv": (None, (c_void_p, c_void_p, c_int32, c_int32, c_void_p)),
     "baton_write_kv": (None, (c_void_p, c_void_p, c_int32, c_int32, c_void_p)),

@@ -58,6 +58,7 @@ class Model {
   virtual void load(Slot slot, int layer, const void* from) = 0;
   virtual void forward(const Batch& batch) = 0;
   virtual void zero(int block) = 0;
+  virtual void* block(int block) = 0;
   virtual void copy(int source, int destination) = 0;
   virtual void read_kv(const int32_t* table, int start, int stop, void* wire) = 0;
   virtual void write_kv(const int32_t* table, int start, int stop, const void* wire) = 0;

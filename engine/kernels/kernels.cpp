@@ -39,6 +39,9 @@ void baton_copy_block(void* model, int32_t source, int32_t destination) {
   static_cast<Model*>(model)->copy(source, destination);
 }
 
+// Of a block's bytes, kv_bytes / blocks of them: what a copy to or from the host moves.
+void* baton_block(void* model, int32_t block) { return static_cast<Model*>(model)->block(block); }
+
 void baton_read_kv(void* model, const int32_t* table, int32_t start, int32_t stop, void* wire) {
   static_cast<Model*>(model)->read_kv(table, start, stop, wire);
 }

@@ -61,6 +61,7 @@ class ModelOf : public Model {
   }
 
   void zero(int block) override { pool_.zero(block); }
+  void* block(int block) override { return pool_.data + block * pool_.block_elements(); }
   void copy(int source, int destination) override { pool_.copy(source, destination); }
   void read_kv(const int32_t* table, int start, int stop, void* wire) override {
     pool_.template exchange<true>(table, start, stop, static_cast<Element*>(wire));
