@@ -43,7 +43,9 @@ def open_backend(
     if device == "cpu":
         if (reason := _why_not_native(config, dtype, block_size)) is None:
             refuse_if_too_large(
-                KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks + host_slots),
+                KvLayout(
+                    config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks + host_slots
+                ),
                 torch.device(device),
             )
             return NativeBackend(config, weights, dtype=dtype, progress=build.say, **arguments)

@@ -137,7 +137,7 @@ def _measure(backend: Backend, engine: EngineConfig) -> StepCost:
 def _probe(backend: Backend, engine: EngineConfig, tokens: int, start: int) -> int:
     """Microseconds of a step of one row, the faster of two."""
     table = tuple(range(engine.blocks_for(start + tokens)))
-    plan = StepPlan(0, table, (), (Row(0, tuple(range(tokens)), start, table),))
+    plan = StepPlan(0, (), (), (Row(0, tuple(range(tokens)), start, table),))
     return min(backend.execute(plan).elapsed_us for _ in range(2))
 
 

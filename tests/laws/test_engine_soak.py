@@ -72,7 +72,7 @@ class Soak:
         result = self.backend.execute(plan)
         self.now_us += result.elapsed_us + self.draws.choice([0, 0, 5, 10**7])
         for token in self.engine.step_done(result, self.now_us).tokens:
-            job, outputs = self.live[token.key]
+            _, outputs = self.live[token.key]
             outputs[token.choice].append(token.sampled.token)
         for key in [key for key in self.live if key not in self.engine]:
             self.verify(*self.live.pop(key))
