@@ -5,28 +5,19 @@ from collections import Counter
 from core.cost_model import StepCost
 from core.outcomes import Outcome
 from core.request import AttemptKey
-from engine.accounts import Accounts, Share
+from engine.accounts import Accounts
+from engine.answers import Answers
+from engine.assignment import Assignment
 from engine.config import EngineConfig
 from engine.intake import Intake
 from engine.job import BlockCounts, Bound, Computed, FirstToken, Job, Stage, StepOutcome, Token
-from engine.plan import Sampled, StepPlan, StepResult
+from engine.millisecond_ledger import WallTime
+from engine.plan import StepPlan, StepResult
 from engine.prefix_cache import PrefixChanges
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
-from engine.step_prediction import StepLoad
-
-
-class Assignment:
-    """A job this engine has taken on."""
-
-    __slots__ = ("job", "sequences", "stage")
-
-    def __init__(self, job: Job, stage: Stage, sequence: Sequence) -> None:
-        self.job = job
-        self.stage = stage
-        self.sequences = [sequence]
-        """The trunk, or the unfinished choices."""
+from engine.step_times import StepTimes
 
 
 class Engine:
@@ -39,8 +30,9 @@ class Engine:
         self._blocks = SequenceBlocks(config)
         self._scheduler = Scheduler(config, cost, self._blocks)
         self._room = self._scheduler.room
-        self.accounts = Accounts(cost)
+        self._times = StepTimes(cost, self._scheduler.prediction, config.swap_block_us)
         self._assignments: dict[AttemptKey, Assignment] = {}
+        self._answers = Answers(self._intake, self._room, self._blocks, self._assignments, self._end)
         self._pinned: dict[AttemptKey, list[int]] = {}
         self._next_step = 0
         self._outstanding: StepPlan | None = None
@@ -57,6 +49,7 @@ class Engine:
         Refuses INVALID_ARGUMENT (see Job), DUPLICATE_REQUEST, PROMPT_TOO_LONG (prompt, output so far
         and one more token exceed the model's positions or the whole pool) and WORKER_FULL.
         """
+        self._pass_time(now_us)
         if job.key in self._assignments:
             return Outcome.DUPLICATE_REQUEST
         if (refusal := self._intake.refusal(job, stage)) is not None:
@@ -74,6 +67,7 @@ class Engine:
 
         Asked again after success it answers the same. None too for a job that is not here (any more).
         """
+        self._pass_time(now_us)
         sequence = self._decode_sequence(key)
         if sequence is None:
             return None
@@ -90,6 +84,7 @@ class Engine:
         for a job that is not here or has arrived before. ValueError if it is not bound, or `first` does
         not name each choice once, in the order of the job.
         """
+        self._pass_time(now_us)
         sequence = self._decode_sequence(key)
         if sequence is None:
             return ()
@@ -100,13 +95,14 @@ class Engine:
         self._room.start(sequence)
         sequence.computed = sequence.computed_most = len(sequence.tokens)
         self._blocks.register(sequence)
-        return tuple(self._draw(sequence, tuple(token.sampled for token in first)))
+        return tuple(self._answers.draw(sequence, tuple(token.sampled for token in first)))
 
     def to_local(self, key: AttemptKey, now_us: int) -> None:
         """DECODE: its KV will not come; compute it here. Blocks a transfer still pins stay in flight.
 
         Nothing changes for a job that is not here or whose KV has arrived.
         """
+        self._pass_time(now_us)
         sequence = self._decode_sequence(key)
         if sequence is None:
             return
@@ -121,6 +117,7 @@ class Engine:
 
         Blocks free at once, or when the step that runs ends, or when the transfer that pins them does.
         """
+        self._pass_time(now_us)
         assignment = self._assignments.pop(key, None)
         if assignment is not None:
             for sequence in assignment.sequences:
@@ -159,6 +156,7 @@ class Engine:
     def plan(self, now_us: int) -> StepPlan | None:
         """The next step, or None if nothing can be computed now. At most one is outstanding."""
         assert self._outstanding is None, "plan: a step is outstanding"
+        self._pass_time(now_us)
         rows = self._scheduler.plan()
         if not rows and not self._blocks.owes_swaps:
             self._check_progress()
@@ -183,8 +181,7 @@ class Engine:
             f"step_done: step {result.step} is not outstanding"
         )
         assert len(result.sampled) == len(plan.rows)
-        self._charge(plan, result.elapsed_us)
-        self._learn(plan, result.elapsed_us)
+        self._times.step(plan, self._stepping, result.elapsed_us, now_us)
         self._outstanding = None
         self._blocks.end_step()
         tokens: list[Token] = []
@@ -193,7 +190,7 @@ class Engine:
             assert len(drawn) == len(row.samples)
             sequence.in_step = False
             if sequence.phase is not Phase.ENDED:
-                self._advance(sequence, row.start + len(row.tokens), drawn, tokens, computed)
+                self._answers.advance(sequence, row.start + len(row.tokens), drawn, tokens, computed)
         self._stepping = []
         for sequence in self._leaving:
             self._blocks.free(sequence)
@@ -235,9 +232,18 @@ class Engine:
         )
 
     @property
+    def accounts(self) -> Accounts:
+        return self._times.accounts
+
+    @property
     def service_us(self) -> dict[str, int]:
         """Per tenant, monotonic."""
         return dict(self.accounts.service_us)
+
+    def wall_time(self, now_us: int) -> WallTime:
+        """Who owned the time since the first event; a step that runs is not in it yet."""
+        self._pass_time(now_us)
+        return self._times.ledger.wall_time()
 
     def __contains__(self, key: AttemptKey) -> bool:
         return key in self._assignments
@@ -267,7 +273,7 @@ class Engine:
         """L1, L2, L3 and L11 for this engine: every reference and pin has an owner that is listed here."""
         self._blocks.check()
         self._scheduler.check()
-        self.accounts.check()
+        self._times.check()
         sequences = [s for assignment in self._assignments.values() for s in assignment.sequences]
         references = Counter(block for sequence in [*sequences, *self._leaving] for block in sequence.blocks)
         references.update(self._blocks.step_references())
@@ -295,86 +301,11 @@ class Engine:
         else:
             self._leaving.append(sequence)
 
-    def _charge(self, plan: StepPlan, elapsed_us: int) -> None:
-        self.accounts.charge(
-            elapsed_us,
-            [
-                Share(
-                    sequence.job.tenant,
-                    row.start,
-                    row.start + len(row.tokens),
-                    sequence.computed_most,
-                    sequence.phase is Phase.ENDED,
-                )
-                for sequence, row in zip(self._stepping, plan.rows, strict=True)
-            ],
-        )
-
-    def _learn(self, plan: StepPlan, elapsed_us: int) -> None:
-        moved = len(plan.swap_out) + len(plan.swap_in)
-        if plan.rows:
-            load = StepLoad.of((row.start, row.start + len(row.tokens)) for row in plan.rows)
-            swap_us = moved * self.config.swap_block_us
-            self._scheduler.prediction.measured(load, max(0, elapsed_us - swap_us))
-
-    def _advance(
-        self,
-        sequence: Sequence,
-        computed_to: int,
-        drawn: tuple[Sampled, ...],
-        tokens: list[Token],
-        computed: list[Computed],
-    ) -> None:
-        sequence.computed = computed_to
-        sequence.computed_most = max(sequence.computed_most, computed_to)
-        self._blocks.register(sequence)
-        is_final = sequence.pending == 0
-        if sequence.stage is Stage.PREFILL:
-            computed.append(Computed(sequence.job.key, computed_to, is_final))
-        if is_final:
-            tokens.extend(self._draw(sequence, drawn))
-
-    def _draw(self, sequence: Sequence, drawn: tuple[Sampled, ...]) -> list[Token]:
-        """Take in the tokens drawn after a sequence's last known one."""
-        tokens = [self._token(sequence, sampled) for sampled in drawn]
-        if sequence.stage is Stage.PREFILL:
-            self._room.remove(sequence, Phase.HELD)
-        elif sequence.trunk:
-            self._fork(sequence, {token.choice: token for token in tokens})
-        elif tokens[0].finish is None:
-            sequence.tokens.append(tokens[0].sampled.token)
-        else:
-            self._finish(sequence)
-        return tokens
-
-    def _token(self, sequence: Sequence, sampled: Sampled) -> Token:
-        finish = self._intake.finish_reason(sequence, sampled.token)
-        cached_tokens = sequence.cached_tokens or 0
-        return Token(sequence.job.key, sampled.choice, sequence.output_count, sampled, finish, cached_tokens)
-
-    def _finish(self, sequence: Sequence) -> None:
-        assignment = self._assignments[sequence.job.key]
-        assignment.sequences.remove(sequence)
-        self._end(sequence)
-        if not assignment.sequences:
-            del self._assignments[sequence.job.key]
-
-    def _fork(self, trunk: Sequence, first: dict[int, Token]) -> None:
-        """One sequence per choice that goes on; those beyond the trunk's slots wait, without blocks."""
-        assignment = self._assignments[trunk.job.key]
-        # In no queue while its children take over its slots; _finish gives its blocks back.
-        self._room.remove(trunk, Phase.HELD)
-        for choice in trunk.job.choices:
-            token = first.get(choice.index)
-            if token is None or token.finish is None:
-                output = choice.output if token is None else (token.sampled.token,)
-                assignment.sequences.append(self._intake.child(trunk, choice.index, output))
-        for child in assignment.sequences[1 : 1 + trunk.slots]:
-            self._blocks.fork(trunk, child)
-            self._room.start(child)
-        for child in assignment.sequences[1 + trunk.slots :]:
-            self._room.enqueue(child)
-        self._finish(trunk)
+    def _pass_time(self, now_us: int) -> None:
+        """Before an event changes anything: the time until now belongs to what was so until now."""
+        if self._outstanding is None:
+            is_stalled = self._room.bound > 0 or len(self._scheduler.line) > 0
+            self._times.ledger.wait(now_us, is_stalled=is_stalled)
 
     def _check_progress(self) -> None:
         """L7: with nothing to wait for, whoever waits is scheduled."""
