@@ -206,7 +206,7 @@ class InstanceInfo(_message.Message):
     def __init__(self, model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., dtype: _Optional[str] = ..., block_size: _Optional[int] = ..., blocks_total: _Optional[int] = ..., max_positions: _Optional[int] = ..., max_running: _Optional[int] = ..., cost_base_ns: _Optional[int] = ..., cost_token_ns: _Optional[int] = ..., cost_context_ns: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., hash_unit: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("sequence", "model", "blocks_free", "blocks_cached", "blocks_held", "blocks_in_flight", "running", "waiting", "transferring", "queued_prefill_us", "acknowledged", "service", "draining", "ended")
+    __slots__ = ("sequence", "model", "blocks_free", "blocks_cached", "blocks_held", "blocks_in_flight", "running", "waiting", "transferring", "queued_prefill_us", "acknowledged", "service", "draining", "ended", "wall_time", "preemptions", "swaps", "host_blocks_used", "unused_slots")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
@@ -221,6 +221,11 @@ class LoadReport(_message.Message):
     SERVICE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    WALL_TIME_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SWAPS_FIELD_NUMBER: _ClassVar[int]
+    HOST_BLOCKS_USED_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_SLOTS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     model: _common_pb2.Model
     blocks_free: int
@@ -235,7 +240,38 @@ class LoadReport(_message.Message):
     service: _containers.RepeatedCompositeFieldContainer[TenantService]
     draining: bool
     ended: _containers.RepeatedCompositeFieldContainer[ReservationEnd]
-    def __init__(self, sequence: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_in_flight: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., transferring: _Optional[int] = ..., queued_prefill_us: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[AcknowledgedReservation, _Mapping]]] = ..., service: _Optional[_Iterable[_Union[TenantService, _Mapping]]] = ..., draining: bool = ..., ended: _Optional[_Iterable[_Union[ReservationEnd, _Mapping]]] = ...) -> None: ...
+    wall_time: WallTime
+    preemptions: int
+    swaps: int
+    host_blocks_used: int
+    unused_slots: int
+    def __init__(self, sequence: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_in_flight: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., transferring: _Optional[int] = ..., queued_prefill_us: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[AcknowledgedReservation, _Mapping]]] = ..., service: _Optional[_Iterable[_Union[TenantService, _Mapping]]] = ..., draining: bool = ..., ended: _Optional[_Iterable[_Union[ReservationEnd, _Mapping]]] = ..., wall_time: _Optional[_Union[WallTime, _Mapping]] = ..., preemptions: _Optional[int] = ..., swaps: _Optional[int] = ..., host_blocks_used: _Optional[int] = ..., unused_slots: _Optional[int] = ...) -> None: ...
+
+class WallTime(_message.Message):
+    __slots__ = ("wall_us", "transfer_stall_us", "idle_us", "tenants")
+    WALL_US_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_STALL_US_FIELD_NUMBER: _ClassVar[int]
+    IDLE_US_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    wall_us: int
+    transfer_stall_us: int
+    idle_us: int
+    tenants: _containers.RepeatedCompositeFieldContainer[TenantTime]
+    def __init__(self, wall_us: _Optional[int] = ..., transfer_stall_us: _Optional[int] = ..., idle_us: _Optional[int] = ..., tenants: _Optional[_Iterable[_Union[TenantTime, _Mapping]]] = ...) -> None: ...
+
+class TenantTime(_message.Message):
+    __slots__ = ("tenant", "work_us", "recompute_us", "rejected_speculation_us", "cancelled_us")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    WORK_US_FIELD_NUMBER: _ClassVar[int]
+    RECOMPUTE_US_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_SPECULATION_US_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_US_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    work_us: int
+    recompute_us: int
+    rejected_speculation_us: int
+    cancelled_us: int
+    def __init__(self, tenant: _Optional[str] = ..., work_us: _Optional[int] = ..., recompute_us: _Optional[int] = ..., rejected_speculation_us: _Optional[int] = ..., cancelled_us: _Optional[int] = ...) -> None: ...
 
 class AcknowledgedReservation(_message.Message):
     __slots__ = ("router", "reservation")

@@ -33,6 +33,8 @@ class WorkerConfig:
     """Sequences with compute in progress."""
     max_step_tokens: int = 512
     """Tokens fed per step."""
+    metrics_port: int | None = None
+    """Of the page with this process's metrics, beside `address`; 0: any free one; None: no page."""
     redis_url: str = ""
     """Where the fleet is announced; empty: only `routers` are known."""
     routers: tuple[str, ...] = ()
@@ -54,6 +56,8 @@ class WorkerConfig:
         for name, known in (("backend", ("model", "timed")), ("dtype", ("float32", "bfloat16"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise ValueError(f"metrics_port must be 0..65535, is {self.metrics_port}")
         for name in ("threads", "kv_blocks", "host_kv_percent", "itl_target_ms"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.job import BlockCounts
+from engine.millisecond_ledger import WallTime
 from proto import common_pb2, router_pb2
 
 
@@ -19,6 +20,12 @@ class Load:
     service_us: Mapping[str, int]
     """GPU time per tenant since the process started."""
     draining: bool
+    wall_time: WallTime
+    preemptions: int
+    swaps: int
+    host_blocks_used: int
+    unused_slots: int
+    """Token slots that sequences hold and have not computed."""
 
 
 def report_to_wire(
@@ -49,4 +56,27 @@ def report_to_wire(
         ],
         draining=load.draining,
         ended=[router_pb2.ReservationEnd(router=router, reservation=number) for router, number in ended],
+        wall_time=_wall_time(load.wall_time),
+        preemptions=load.preemptions,
+        swaps=load.swaps,
+        host_blocks_used=load.host_blocks_used,
+        unused_slots=load.unused_slots,
+    )
+
+
+def _wall_time(time: WallTime) -> router_pb2.WallTime:
+    return router_pb2.WallTime(
+        wall_us=time.wall_us,
+        transfer_stall_us=time.transfer_stall_us,
+        idle_us=time.idle_us,
+        tenants=[
+            router_pb2.TenantTime(
+                tenant=tenant.tenant,
+                work_us=tenant.work_us,
+                recompute_us=tenant.recompute_us,
+                rejected_speculation_us=tenant.rejected_us,
+                cancelled_us=tenant.cancelled_us,
+            )
+            for tenant in time.tenants
+        ],
     )

@@ -21,10 +21,12 @@ from proto import router_pb2, worker_pb2, worker_pb2_grpc
 from rpc.channels import Channels
 from rpc.clock import now_us, wall_us
 from rpc.convert import model_to_wire
+from rpc.metrics import process_registry, serve_metrics
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
 from worker.config import WorkerConfig
 from worker.instance import Hosted
+from worker.metrics import WorkerMetrics
 from worker.registration import Registration
 from worker.reports import Load, report_to_wire
 from worker.router_links import RouterLinks
@@ -150,13 +152,24 @@ class WorkerShell(ABC, Generic[Plain]):
             asyncio.create_task(each) for each in (self._report(), self._beat(), self._check_idle())
         ]
         await server.set_serving(True)
-        self.process.ready(self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model))
+        more = await self._open_metrics(server.address)
+        self.process.ready(
+            self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model), **more
+        )
         await self.process.draining.wait()
         await self._drain(server)
         for task in background:
             task.cancel()
         await registration.close()
         await self._leave(server)
+
+    async def _open_metrics(self, address: str) -> dict[str, int]:
+        if self.config.metrics_port is None:
+            return {}
+        registry = process_registry()
+        registry.register(WorkerMetrics(self.load))
+        _, port = await serve_metrics(registry, address.rpartition(":")[0], self.config.metrics_port)
+        return {"metrics_port": port}
 
     async def _drain(self, server: Server) -> None:
         self.tell(self.plain.drain, self.config.drain_grace_us)
@@ -229,6 +242,11 @@ class WorkerShell(ABC, Generic[Plain]):
             queued_prefill_us=self.plain.queued_prefill_us(),
             service_us=self._engine.service_us,
             draining=self.plain.draining,
+            wall_time=self._engine.wall_time(now_us()),
+            preemptions=self._engine.preemptions,
+            swaps=self._engine.swaps,
+            host_blocks_used=self._engine.host_slots_used,
+            unused_slots=self._engine.unused_slots,
         )
 
     def snapshot(self) -> worker_pb2.WorkerSnapshot:
