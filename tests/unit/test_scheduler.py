@@ -25,6 +25,8 @@ class Node:
         max_running: int = 8,
         max_step_tokens: int = 64,
         watermark_blocks: int = 0,
+        swap_blocks: int = 0,
+        swap_block_us: int = 0,
     ) -> None:
         config = EngineConfig(
             blocks=blocks,
@@ -32,6 +34,8 @@ class Node:
             max_step_tokens=max_step_tokens,
             watermark_blocks=watermark_blocks,
             prefix_cache=False,
+            swap_blocks=swap_blocks,
+            swap_block_us=swap_block_us,
         )
         self.engine = Engine(config, COST)
         self.backend = TimedBackend(COST, digest_layout(16, blocks))
@@ -288,3 +292,48 @@ def test_interactive_load_without_end_leaves_batch_its_least_share() -> None:
     computed = batch * 43 + (len(node.ended) - batch) * 16
     assert batch * 43 / computed > 0.8 / MINIMUM_PARTS[BATCH] or batch == 40
     assert batch * 43 / computed < 2 / MINIMUM_PARTS[BATCH], "and no more than that"
+
+
+def test_binding_waits_for_the_step_that_saves_what_gave_way() -> None:
+    """A transfer writes when it likes: the blocks are its own only after their copy was made."""
+    node = Node(blocks=9, max_step_tokens=200, swap_blocks=20, swap_block_us=0)
+    node.add("batch-1", 60, tenant_class=BATCH, max_tokens=20)
+    node.add("batch-22", 60, tenant_class=BATCH, max_tokens=20)
+    for _ in range(4):
+        node.step()
+    asks = node.add("asks", 70, tenant_class=INTERACTIVE, stage=Stage.DECODE)
+    assert node.engine.bind(asks, node.now_us) is None
+    assert node.engine.swaps == 1
+    plan = node.step()
+    assert plan is not None and len(plan.swap_out) == 4 and not plan.swap_in
+    assert len(plan.rows) == 1, "the other goes on"
+    assert node.engine.bind(asks, node.now_us) is not None
+    node.engine.cancel(asks, node.now_us)
+    node.run()
+    assert sorted(node.ended) == ["batch-1", "batch-22"]
+    assert node.engine.host_slots_used == 0
+
+
+def test_the_end_of_one_that_gave_way_gives_back_what_was_held_for_it() -> None:
+    node = Node(blocks=9, max_step_tokens=200, swap_blocks=20, swap_block_us=0)
+    first = node.add("batch-1", 60, tenant_class=BATCH, max_tokens=20)
+    second = node.add("batch-22", 60, tenant_class=BATCH, max_tokens=20)
+    for _ in range(4):
+        node.step()
+    asks = node.add("asks", 70, tenant_class=INTERACTIVE, stage=Stage.DECODE)
+    assert node.engine.bind(asks, node.now_us) is None
+    node.engine.cancel(first, node.now_us)
+    node.engine.cancel(second, node.now_us)
+    node.engine.check()
+    assert node.engine.host_slots_used == 0
+    assert node.engine.bind(asks, node.now_us) is not None
+
+
+def test_what_recomputing_makes_cheaper_is_not_swapped() -> None:
+    node = Node(max_running=1, swap_blocks=20, swap_block_us=10_000)
+    node.add("batch", 40, tenant_class=BATCH, max_tokens=20)
+    for _ in range(4):
+        node.step()
+    node.add("urgent", tenant_class=INTERACTIVE)
+    node.run()
+    assert (node.engine.preemptions, node.engine.swaps) == (1, 0)
