@@ -1,7 +1,7 @@
 """Who owns which KV block."""
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
 from engine.job import BlockCounts
@@ -15,6 +15,9 @@ class BlockState(Enum):
     CACHED = "cached"
     HELD = "held"
     IN_FLIGHT = "in_flight"
+
+
+Spill = Callable[[int], list[int]]
 
 
 class BlockManager:
@@ -47,16 +50,19 @@ class BlockManager:
     def references(self, block: int) -> int:
         return self._references[block]
 
-    def acquire(self, hits: Sequence[int], fresh: int, keep: int = 0) -> list[int] | None:
+    def acquire(
+        self, hits: Sequence[int], fresh: int, keep: int = 0, spill: Spill | None = None
+    ) -> list[int] | None:
         """One reference each on the registered blocks `hits` and on `fresh` more, in this order.
 
-        None, with nothing taken, if fewer than `keep` blocks would remain available.
+        None, with nothing taken, if fewer than `keep` blocks would remain available. `spill` is told
+        which cached block is evicted, and says which blocks nothing can find any more, it among them.
         """
         revived = sum(1 for block in hits if block in self._cached)
         if self.available - revived - fresh < keep:
             return None
         self.share(hits)
-        return [*hits, *(self._take() for _ in range(fresh))]
+        return [*hits, *(self._take(spill) for _ in range(fresh))]
 
     def share(self, blocks: Iterable[int]) -> None:
         """One more reference on each."""
@@ -147,18 +153,20 @@ class BlockManager:
         else:
             self._in_flight += 1
 
-    def _take(self) -> int:
+    def orphaned(self, blocks: Iterable[int]) -> None:
+        """These are registered no longer; those that nobody refers to are free."""
+        for block in blocks:
+            if block in self._cached:
+                del self._cached[block]
+                self._free.append(block)
+
+    def _take(self, spill: Spill | None) -> int:
         if not self._free:
-            self._evict(next(iter(self._cached)))
+            assert self._cache is not None
+            oldest = next(iter(self._cached))
+            # Those after a forgotten block become free with it.
+            self.orphaned((spill or self._cache.forget)(oldest))
         block = self._free.popleft()
         self._references[block] = 1
         self._held += 1
         return block
-
-    def _evict(self, block: int) -> None:
-        """Unregister a block; those after it that nobody refers to become free with it."""
-        assert self._cache is not None
-        for orphan in self._cache.forget(block):
-            if orphan in self._cached:
-                del self._cached[orphan]
-                self._free.append(orphan)

@@ -27,7 +27,9 @@ class Engine:
         self.config = config
         self._cost = cost
         self._intake = Intake(config, cost)
-        self._blocks = SequenceBlocks(config)
+        copy_back_us = 2 * config.swap_block_us
+        has_tier = copy_back_us * 1000 < config.block_size * cost.token_ns
+        self._blocks = SequenceBlocks(config, has_tier=has_tier)
         self._scheduler = Scheduler(config, cost, self._blocks)
         self._room = self._scheduler.room
         self._times = StepTimes(cost, self._scheduler.prediction, config.swap_block_us)
@@ -160,6 +162,7 @@ class Engine:
         rows = self._scheduler.plan()
         if not rows and not self._blocks.owes_swaps:
             self._check_progress()
+            self._blocks.end_plan()
             return None
         work = self._blocks.take_step_work()
         self._next_step += 1

@@ -1,6 +1,6 @@
 """Which host slot keeps what, and which copies to and from the host the next step owes."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 Pairs = tuple[tuple[int, int], ...]
@@ -8,12 +8,19 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class HostSwap:
-    """Slots of one host pool, all sized at start; a slot is free, kept, or being read by a step."""
+    """Slots of one host pool, all sized at start.
+
+    A slot is free, kept for a sequence, has a cached prefix block, or is read by a step.
+    """
 
     def __init__(self, slots: int) -> None:
         self._count = slots
         self._free: deque[int] = deque(range(slots))
         self._kept: dict[int, None] = {}
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        """Oldest first."""
+        self._protected: dict[int, None] = {}
+        """Cached, and about to be brought back."""
         self._out: dict[int, tuple[int, bool]] = {}
         """Slot to (block, held): to be copied by the next step."""
         self._in: list[tuple[int, int]] = []
@@ -27,8 +34,17 @@ class HostSwap:
         return bool(self._out or self._in)
 
     @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def oldest_cached(self) -> int | None:
+        return next(iter(self._cached), None)
+
+    @property
     def used(self) -> int:
-        return self._count - len(self._free)
+        """Slots that somebody needs: the cached could be dropped."""
+        return self._count - len(self._free) - len(self._cached)
 
     @property
     def held(self) -> list[int]:
@@ -44,6 +60,34 @@ class HostSwap:
             self._kept[slot] = None
             self._out[slot] = (block, hold)
         return slots
+
+    def cache(self, block: int) -> int | None:
+        """A slot for an evicted prefix block, copied by the next step; None: there is none."""
+        if not self._free:
+            return None
+        slot = self._free.popleft()
+        self._cached[slot] = None
+        self._out[slot] = (block, False)
+        return slot
+
+    def uncache(self, slot: int) -> None:
+        del self._cached[slot]
+        self._free.append(slot)
+        self._out.pop(slot, None)
+
+    def protect(self, slot: int) -> None:
+        del self._cached[slot]
+        self._protected[slot] = None
+
+    def unprotect(self, slot: int) -> None:
+        del self._protected[slot]
+        self._cached[slot] = None
+
+    def bring_back_cached(self, block: int, slot: int) -> None:
+        """As bring_back, of a protected slot."""
+        del self._protected[slot]
+        self._in.append((block, slot))
+        self._read.append(slot)
 
     def bring_back(self, blocks: Sequence[int], slots: Sequence[int], unneeded: Sequence[int]) -> None:
         """Copy slots into blocks with the next step; none of them is kept after it, nor are the unneeded."""
@@ -79,6 +123,7 @@ class HostSwap:
 
     def check(self) -> None:
         """Every slot is in exactly one place."""
-        slots = sorted([*self._free, *self._kept, *self._read])
+        slots = sorted([*self._free, *self._kept, *self._cached, *self._read])
         assert slots == list(range(self._count)), "a host slot is lost or in two places"
-        assert all(slot in self._kept or slot in self._read for slot in self._out)
+        assert not self._protected, "protected between steps"
+        assert not any(slot in self._free for slot in self._out)

@@ -1,6 +1,6 @@
 """Which full blocks of KV can serve again, and for exactly which tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from core.prefix_hashes import namespace_at
@@ -19,8 +19,10 @@ class CachedBlock:
     unit_hashes: tuple[bytes, ...]
     """HASH_UNIT hashes that end in this block; what the outside knows it by."""
     children: dict[int, "CachedBlock"] = field(default_factory=dict)
-    """By block."""
+    """By lookup."""
     live: bool = True
+    slot: int | None = None
+    """On the host, where it is there and not in `block`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ class PrefixCache:
         self._hash_mask = (1 << hash_bits) - 1
         self._by_lookup: dict[int, CachedBlock] = {}
         self._by_block: dict[int, CachedBlock] = {}
+        self._by_slot: dict[int, CachedBlock] = {}
+        self.slot_freed: Callable[[int], None] | None = None
+        """Told of host slots that hold nothing findable any more."""
         self._changes: dict[bytes, bool] = {}
         self._changes_max = 4 * blocks * max(1, block_size // 16)
         self._overflown = False
@@ -51,14 +56,23 @@ class PrefixCache:
         return block in self._by_block
 
     def match(
-        self, root: bytes, hashes: Sequence[bytes], tokens: Sequence[int], most: int
+        self,
+        root: bytes,
+        hashes: Sequence[bytes],
+        tokens: Sequence[int],
+        most: int,
+        *,
+        on_device: bool = False,
     ) -> list[CachedBlock]:
-        """The longest registered chain of at most `most` blocks that holds exactly these tokens."""
+        """The longest registered chain of at most `most` blocks that holds exactly these tokens.
+
+        `on_device`: as far as it need not be brought back from the host.
+        """
         found: list[CachedBlock] = []
         parent: CachedBlock | None = None
         for index in range(min(most, len(hashes))):
             entry = self._by_lookup.get(self._lookup(hashes[index]))
-            if entry is None:
+            if entry is None or (on_device and entry.slot is not None):
                 break
             start = index * self._block_size
             stop = start + self._block_size
@@ -94,28 +108,34 @@ class PrefixCache:
         entry = CachedBlock(block, lookup, root, parent, tokens, unit_hashes)
         self._by_lookup[lookup] = self._by_block[block] = entry
         if parent is not None:
-            parent.children[block] = entry
+            parent.children[lookup] = entry
         self._note(unit_hashes, stored=True)
         return entry
 
     def forget(self, block: int) -> list[int]:
         """Unregister a block and all that follow it, which nothing could find any more; returns them."""
-        entry = self._by_block[block]
-        if entry.parent is not None:
-            del entry.parent.children[block]
-        gone, pending = [], [entry]
-        while pending:
-            entry = pending.pop()
-            pending.extend(entry.children.values())
-            entry.live = False
-            del self._by_lookup[entry.lookup], self._by_block[entry.block]
-            self._note(entry.unit_hashes, stored=False)
-            gone.append(entry.block)
-        return gone
+        return self._forget(self._by_block[block])
+
+    def forget_slot(self, slot: int) -> list[int]:
+        """As forget, of one on the host."""
+        return self._forget(self._by_slot[slot])
+
+    def spill(self, block: int, slot: int) -> None:
+        """A registered block is now on the host; it can still be found."""
+        entry = self._by_block.pop(block)
+        entry.slot = slot
+        self._by_slot[slot] = entry
+
+    def revive(self, entry: CachedBlock, block: int) -> None:
+        """What was on the host is in a block again."""
+        assert entry.slot is not None and entry.live
+        del self._by_slot[entry.slot]
+        entry.block, entry.slot = block, None
+        self._by_block[block] = entry
 
     def hashes(self) -> tuple[bytes, ...]:
         """Every HASH_UNIT hash that can be found now, oldest registration first."""
-        return tuple(unit for entry in self._by_block.values() for unit in entry.unit_hashes)
+        return tuple(unit for entry in self._by_lookup.values() for unit in entry.unit_hashes)
 
     def take_changes(self) -> PrefixChanges:
         """The changes since the last call; each hash once, in its last state."""
@@ -128,11 +148,39 @@ class PrefixCache:
         return PrefixChanges(stored, removed)
 
     def check(self) -> None:
-        assert len(self._by_lookup) == len(self._by_block)
+        assert len(self._by_lookup) == len(self._by_block) + len(self._by_slot)
         for block, entry in self._by_block.items():
-            assert entry.live and entry.block == block and self._by_lookup[entry.lookup] is entry
-            assert entry.parent is None or (entry.parent.live and entry.parent.children[block] is entry)
+            assert entry.block == block and entry.slot is None
+        for slot, entry in self._by_slot.items():
+            assert entry.slot == slot
+        for lookup, entry in self._by_lookup.items():
+            assert entry.live and entry.lookup == lookup
+            assert entry.parent is None or (entry.parent.live and entry.parent.children[lookup] is entry)
             assert all(child.live for child in entry.children.values())
+
+    @property
+    def slots(self) -> int:
+        """Blocks on the host."""
+        return len(self._by_slot)
+
+    def _forget(self, entry: CachedBlock) -> list[int]:
+        if entry.parent is not None:
+            del entry.parent.children[entry.lookup]
+        gone, pending = [], [entry]
+        while pending:
+            entry = pending.pop()
+            pending.extend(entry.children.values())
+            entry.live = False
+            del self._by_lookup[entry.lookup]
+            self._note(entry.unit_hashes, stored=False)
+            if entry.slot is None:
+                del self._by_block[entry.block]
+                gone.append(entry.block)
+            else:
+                del self._by_slot[entry.slot]
+                assert self.slot_freed is not None
+                self.slot_freed(entry.slot)
+        return gone
 
     def _note(self, unit_hashes: tuple[bytes, ...], *, stored: bool) -> None:
         if self._overflown:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from core.prefix_hashes import HASH_UNIT, extend_chain, namespace_at
-from engine.block_manager import BlockManager
+from engine.block_manager import BlockManager, Spill
 from engine.config import EngineConfig
 from engine.host_swap import HostSwap
 from engine.prefix_cache import CachedBlock, PrefixCache
+from engine.prefix_tier import PrefixTier
 from engine.sequence import Sequence
 
 Pairs = tuple[tuple[int, int], ...]
@@ -25,7 +26,8 @@ class StepWork:
 class SequenceBlocks:
     """The pool as sequences see it, and the zeroing and copying the next step owes them."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, *, has_tier: bool = False) -> None:
+        """`has_tier`: evicted prefix blocks move to the host pool, where it has room."""
         self._config = config
         self._block_size = config.block_size
         self.cache = (
@@ -37,6 +39,9 @@ class SequenceBlocks:
         self._zero: dict[int, None] = {}
         self._copies: list[tuple[int, int]] = []
         self._swap = HostSwap(config.swap_blocks)
+        has_tier = has_tier and config.swap_blocks > 0 and self.cache is not None
+        self._tier = PrefixTier(self.cache, self._swap) if has_tier and self.cache is not None else None
+        self._spill = self._tier.spill if self._tier is not None else None
         self._restored: list[Sequence] = []
         self.copy_sources: dict[int, int] = {}
         """References the step itself keeps on what it copies from, so that nobody is given it meanwhile."""
@@ -50,7 +55,7 @@ class SequenceBlocks:
         if sequence.saved:
             return self._restore(sequence, keep)
         known = len(sequence.tokens)
-        fresh = self._take(sequence, known, (known - 1) // self._block_size, keep)
+        fresh = self._take(sequence, known, (known - 1) // self._block_size, keep, by_transfer=False)
         if fresh is None:
             return False
         self._zero.update(dict.fromkeys(fresh))
@@ -59,7 +64,8 @@ class SequenceBlocks:
     def bind(self, sequence: Sequence, keep: int) -> bool:
         """Take blocks for every known token and one more, to be filled by a transfer, hence never zeroed."""
         known = len(sequence.tokens)
-        return self._take(sequence, known + 1, known // self._block_size, keep) is not None
+        cached_most = known // self._block_size
+        return self._take(sequence, known + 1, cached_most, keep, by_transfer=True) is not None
 
     def grow(self, sequence: Sequence, stop: int) -> bool:
         """Give it blocks of its own for positions computed..stop; False and nothing taken if they lack."""
@@ -69,7 +75,7 @@ class SequenceBlocks:
         shared = first < len(blocks) and self._is_shared(blocks[first])
         if missing <= 0 and not shared:
             return True
-        fresh = self.manager.acquire((), max(0, missing) + shared)
+        fresh = self.manager.acquire((), max(0, missing) + shared, 0, self._spill)
         if fresh is None:
             return False
         if shared:
@@ -118,6 +124,8 @@ class SequenceBlocks:
         """
         saved = sequence.computed
         blocks = sequence.blocks[: self._config.blocks_for(saved)]
+        if self._tier is not None:
+            self.manager.orphaned(self._tier.make_room(len(blocks)))
         slots = self._swap.keep(blocks, hold=hold)
         if slots is None:
             return False
@@ -157,6 +165,10 @@ class SequenceBlocks:
                 self.manager.release((source,))
         self.copy_sources = {}
         self.manager.release(self._swap.end_step())
+        self.end_plan()
+
+    def end_plan(self) -> None:
+        """Nothing is owed any more to who was admitted: they may give way again."""
         for sequence in self._restored:
             sequence.restoring = False
         self._restored = []
@@ -172,9 +184,9 @@ class SequenceBlocks:
 
     def _restore(self, sequence: Sequence, keep: int) -> bool:
         """Take blocks for every known token; what the prefix cache still has need not be copied back."""
-        hits = self._hits(sequence, sequence.saved // self._block_size)
+        hits = self._hits(sequence, sequence.saved // self._block_size, on_device=True)
         count = self._config.blocks_for(len(sequence.tokens))
-        blocks = self.manager.acquire([hit.block for hit in hits], count - len(hits), keep)
+        blocks = self.manager.acquire([hit.block for hit in hits], count - len(hits), keep, self._spill)
         if blocks is None:
             return False
         slots = sequence.host_slots
@@ -182,17 +194,30 @@ class SequenceBlocks:
         self._zero.update(dict.fromkeys(blocks[len(slots) :]))
         self._hold(sequence, blocks, hits)
         sequence.computed = sequence.saved
-        sequence.saved, sequence.host_slots, sequence.restoring = 0, [], True
-        self._restored.append(sequence)
+        sequence.saved, sequence.host_slots = 0, []
+        self._note_restored(sequence)
         return True
 
-    def _take(self, sequence: Sequence, tokens: int, cached_most: int, keep: int) -> list[int] | None:
-        """The fresh ones of the blocks taken, or None."""
-        hits = self._hits(sequence, cached_most)
-        count = self._config.blocks_for(tokens)
-        blocks = self.manager.acquire([hit.block for hit in hits], count - len(hits), keep)
+    def _note_restored(self, sequence: Sequence) -> None:
+        sequence.restoring = True
+        self._restored.append(sequence)
+
+    def _take(
+        self, sequence: Sequence, tokens: int, cached_most: int, keep: int, *, by_transfer: bool
+    ) -> list[int] | None:
+        """The fresh ones of the blocks taken, or None.
+
+        `by_transfer`: they are written before the next step may be, so nothing is copied from or to them.
+        """
+        hits = self._hits(sequence, cached_most, on_device=by_transfer)
+        blocks = self._acquire(
+            hits, self._config.blocks_for(tokens), keep, None if by_transfer else self._spill
+        )
         if blocks is None:
             return None
+        if self._tier is not None and hits and not by_transfer:
+            # What it found may be on its way from the host, for it or for another.
+            self._note_restored(sequence)
         self._hold(sequence, blocks, hits)
         sequence.computed = len(hits) * self._block_size
         sequence.computed_most = max(sequence.computed_most, sequence.computed)
@@ -200,11 +225,29 @@ class SequenceBlocks:
             sequence.cached_tokens = min(sequence.computed, len(sequence.job.prompt))
         return blocks[len(hits) :]
 
-    def _hits(self, sequence: Sequence, most: int) -> list[CachedBlock]:
+    def _acquire(
+        self, hits: list[CachedBlock], count: int, keep: int, spill: Spill | None
+    ) -> list[int] | None:
+        """`count` blocks, the hits first; those on the host come back into fresh ones."""
+        here = [hit.block for hit in hits if hit.slot is None]
+        if self._tier is None or len(here) == len(hits):
+            return self.manager.acquire(here, count - len(here), keep, spill)
+        self._tier.protect(hits)
+        taken = self.manager.acquire(here, count - len(here), keep, spill)
+        if taken is None:
+            self._tier.unprotect(hits)
+            return None
+        fresh = iter(taken[len(here) :])
+        blocks = [hit.block if hit.slot is None else next(fresh) for hit in hits]
+        self._tier.bring_back(hits, blocks)
+        return [*blocks, *fresh]
+
+    def _hits(self, sequence: Sequence, most: int, *, on_device: bool) -> list[CachedBlock]:
         if self.cache is None:
             return []
         self._extend_hashes(sequence)
-        return self.cache.match(sequence.job.hash_root, sequence.block_hashes, sequence.tokens, most)
+        root = sequence.job.hash_root
+        return self.cache.match(root, sequence.block_hashes, sequence.tokens, most, on_device=on_device)
 
     def _hold(self, sequence: Sequence, blocks: list[int], hits: list[CachedBlock]) -> None:
         sequence.blocks, sequence.block_table = blocks, tuple(blocks)
