@@ -47,6 +47,8 @@ class Scheduler:
         self.room = Room(config, blocks, self.line, self._shares, self.prediction)
         self._blocked: Sequence | None = None
         """The first in line that the last plan had no room for."""
+        self._partials = 0
+        """Long prompts computed in part, as of the plan being made."""
         self._claim: Sequence | None = None
         """The first of those that asked to bind since the last plan and found no room."""
 
@@ -72,13 +74,17 @@ class Scheduler:
         """The rows of the next step."""
         budget = StepBudget(self._config.max_step_tokens, self._config.itl_target_us, self.prediction)
         rows: Rows = []
+        begun = [sequence for sequence in self.room.running if sequence.pending > 1]
+        self._partials = sum(map(self._is_long, begun))
         first = self._first_for_room()
         self._blocked = None
         self._make_room(first)
         self._decode_rows(budget, rows)
         budget.begin_prefill()
+        begun = [sequence for sequence in self.room.running if sequence.pending > 1]
         for rank in TenantClass:
-            self._class_rows(rank, budget, rows, first)
+            if begun or self.line:
+                self._class_rows(rank, begun, budget, rows, first)
         self._settle(rows)
         return rows
 
@@ -100,18 +106,21 @@ class Scheduler:
                 budget.decode(len(sequence.tokens))
                 self._schedule(sequence, 1, rows)
 
-    def _class_rows(self, rank: TenantClass, budget: StepBudget, rows: Rows, first: Sequence | None) -> None:
+    def _class_rows(
+        self,
+        rank: TenantClass,
+        begun: list[Sequence],
+        budget: StepBudget,
+        rows: Rows,
+        first: Sequence | None,
+    ) -> None:
         """Chunks of one class: the short prompts leave a part to the long ones, if there are any."""
         started = [
-            sequence
-            for sequence in self.room.running
-            if sequence.pending > 1 and not sequence.in_step and self.line.rank(sequence)[0] == rank
+            sequence for sequence in begun if not sequence.in_step and self.line.rank(sequence)[0] == rank
         ]
         shorts = deque(sequence for sequence in started if not self._is_long(sequence))
         longs = deque(sequence for sequence in started if self._is_long(sequence))
-        has_long = bool(longs) or (
-            self._may_start_long() and self.line.head(is_long=True, rank=rank) is not None
-        )
+        has_long = bool(longs) or self._head(rank, is_long=True) is not None
         self._lane_rows(rank, False, shorts, budget, rows, first, LONG_PARTS if has_long else 0)
         self._lane_rows(rank, True, longs, budget, rows, first, 0)
 
@@ -129,12 +138,11 @@ class Scheduler:
         keep_ns = budget.part_ns(keep_parts) if keep_parts else 0.0
         keep_tokens = budget.part_tokens(keep_parts) if keep_parts else 0
         while not budget.spent:
-            head = self._head(rank, is_long)
+            head = self._head(rank, is_long=is_long)
             if head is not None and (not started or self.line.rank(head) < self.line.rank(started[0])):
-                if not self._may_enter(head, first, rows) or not self.room.admit(head):
+                if not self._may_enter(head, first, rows) or not self._admit(head):
                     self._blocked = head
                     continue
-                self._turns.chosen(head.job.tenant)
                 sequence = head
             elif started:
                 sequence = started.popleft()
@@ -181,18 +189,25 @@ class Scheduler:
             head = self._best_head()
             if head is None or self._is_behind(head, first):
                 return
-            if not self.room.displace_for(head, hold=False) or not self.room.admit(head):
+            if not self.room.displace_for(head, hold=False) or not self._admit(head):
                 return
             begun_us += head.cost_us
 
     def _best_head(self) -> Sequence | None:
         heads = [self.line.head(is_long=False)]
-        if self._may_start_long():
+        if self._may_start_long:
             heads.append(self.line.head(is_long=True))
         return min((head for head in heads if head is not None), key=self.line.rank, default=None)
 
-    def _head(self, rank: TenantClass, is_long: bool) -> Sequence | None:
-        if self._blocked is not None or (is_long and not self._may_start_long()):
+    def _admit(self, head: Sequence) -> bool:
+        if not self.room.admit(head):
+            return False
+        self._turns.chosen(head.job.tenant)
+        self._partials += head.pending > 1 and self._is_long(head)
+        return True
+
+    def _head(self, rank: TenantClass, *, is_long: bool) -> Sequence | None:
+        if self._blocked is not None or (is_long and not self._may_start_long):
             return None
         return self.line.head(is_long=is_long, rank=rank)
 
@@ -225,8 +240,8 @@ class Scheduler:
         return left_us > self._config.long_prefill_us
 
     def _may_start(self, sequence: Sequence) -> bool:
-        return self._may_start_long() or not self._is_long(sequence)
+        return self._may_start_long or not self._is_long(sequence)
 
+    @property
     def _may_start_long(self) -> bool:
-        begun = [sequence for sequence in self.room.running if sequence.pending > 1]
-        return sum(map(self._is_long, begun)) < self._config.long_partials_max
+        return self._partials < self._config.long_partials_max
