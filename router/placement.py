@@ -150,9 +150,10 @@ def _place_in_group(
         reason = "no prefill worker is large enough"
         return _local_placement(submission, expected, pool, local, policy, reason)
     if isinstance(remote, Blocked):
-        if local is not None and _idle_enough(submission, group, local, matches, policy, now_us):
+        idle = _local(submission, pool, able & _idle(pool), cached, decode_us, policy, now_us)
+        if idle is not None:
             reason = "prefill workers are busy, a decode worker is idle"
-            return _local_placement(submission, expected, pool, local, policy, reason)
+            return _local_placement(submission, expected, pool, idle, policy, reason)
         return remote
     home = _home(submission, pool, able, cached, decode_us, policy)
     transfer_us = _transfer_us(submission, pool, cached, policy)[home.row]
@@ -287,31 +288,10 @@ def _mostly_cached(submission: Submission, local: _Candidate, policy: RouterPoli
     return share >= policy.local_cached_share and local.prefill_us <= policy.local_uncached_us
 
 
-def _idle_enough(
-    submission: Submission,
-    group: Group,
-    local: _Candidate,
-    matches: Matches,
-    policy: RouterPolicy,
-    now_us: int,
-) -> bool:
-    """Whether prefilling at home costs less than waiting for a prefill worker beyond its bound.
-
-    Those who decode there are delayed by it: the fewer they are, the less the penalty counts.
-    """
-    decode, prefill = group.decode, group.prefill
-    sequences = max(
-        int(decode.column("sequences_reported")[local.row]), int(decode.column("sequences_own")[local.row])
-    )
-    load = min(1.0, sequences / policy.reference_batch)
-    penalty_us = load * (policy.local_penalty - 1) * local.prefill_us
-    cost = prefill_us(prefill, submission.prefill_tokens, _cached(prefill, matches, submission))
-    _, wait = _takes_prefill(prefill, cost, policy, now_us)
-    able = _usable(prefill, submission)
-    own_wait_us = float(
-        _takes_prefill(decode, np.full(len(decode.instances), local.prefill_us), policy, now_us)[1][local.row]
-    )
-    return own_wait_us + local.prefill_us + penalty_us < float((wait + cost)[able].min())
+def _idle(pool: Pool) -> Bools:
+    """[instances]: nothing decodes there, so that a prefill delays nobody."""
+    idle: Bools = np.maximum(pool.column("sequences_reported"), pool.column("sequences_own")) == 0
+    return idle
 
 
 # Pick.

@@ -179,10 +179,20 @@ def test_batch_leaves_headroom() -> None:
     assert homes(fleet.place(submission(tenant_class=TenantClass.INTERACTIVE))) == ["d"]
 
 
+def test_an_idle_home_prefills_for_itself_while_prefill_workers_are_busy() -> None:
+    fleet = Fleet()
+    prefill = fleet.add("p", Role.PREFILL)
+    busy, _ = fleet.add("d1"), fleet.add("d2")
+    fleet.reserve(busy, sequences=1)
+    assert homes(fleet.place(submission()))[0] == "p"
+    fleet.reserve(prefill, prefill_us=400_000)
+    assert homes(fleet.place(submission())) == ["d2"]
+
+
 def test_a_busy_prefill_worker_still_takes_short_prompts_beside_a_long_one() -> None:
     fleet = Fleet(RouterPolicy(local_penalty=1000.0))
     prefill = fleet.add("p", Role.PREFILL, blocks=10_000)
-    fleet.add("d", blocks=10_000)
+    fleet.reserve(fleet.add("d", blocks=10_000), sequences=1)
     fleet.reserve(prefill, prefill_us=400_000, short=False)
     assert fleet.place(submission(2000)) is Blocked.LONG_PREFILL_BUSY
     assert homes(fleet.place(submission(100))) == ["p", "d"]
