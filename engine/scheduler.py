@@ -6,7 +6,7 @@ from core.cost_model import StepCost
 from core.request import TenantClass
 from engine.class_shares import ClassShares
 from engine.config import EngineConfig
-from engine.job import Job
+from engine.job import Job, Stage
 from engine.room import Room
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
@@ -103,7 +103,9 @@ class Scheduler:
                 return
             # An earlier row may have preempted it.
             if sequence.phase is Phase.RUNNING and self.room.grow(sequence, len(sequence.tokens)):
-                budget.decode(len(sequence.tokens))
+                # The last token of a prompt that is handed over is no decode.
+                is_awaited = sequence.stage is not Stage.PREFILL
+                budget.decode(len(sequence.tokens), is_awaited=is_awaited)
                 self._schedule(sequence, 1, rows)
 
     def _class_rows(

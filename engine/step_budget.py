@@ -15,7 +15,7 @@ class StepBudget:
     or their least share of it; in a step without decode rows nobody waits, and only tokens count.
     """
 
-    __slots__ = ("_chunked", "_left_ns", "_load", "_prediction", "_target_ns", "_tokens")
+    __slots__ = ("_chunked", "_is_awaited", "_left_ns", "_load", "_prediction", "_target_ns", "_tokens")
 
     def __init__(self, max_step_tokens: int, itl_target_us: int, prediction: StepPrediction) -> None:
         """`itl_target_us` 0: no bound in time."""
@@ -25,6 +25,7 @@ class StepBudget:
         self._load: tuple[int, int] = (0, 0)
         self._left_ns = math.inf
         self._chunked = False
+        self._is_awaited = False
 
     @property
     def spent(self) -> bool:
@@ -35,8 +36,9 @@ class StepBudget:
         """No row fits, not even one that decodes."""
         return self._tokens == 0
 
-    def decode(self, stop: int) -> None:
-        """A row of one token that attends to `stop` positions."""
+    def decode(self, stop: int, *, is_awaited: bool = True) -> None:
+        """A row of one token that attends to `stop` positions; `is_awaited`: somebody counts its ITL."""
+        self._is_awaited |= is_awaited
         self._tokens -= 1
         rows, context = self._load
         self._load = (rows + 1, context + stop)
@@ -44,7 +46,7 @@ class StepBudget:
     def begin_prefill(self) -> None:
         """The decode rows are in; what is left is for chunks."""
         rows, context = self._load
-        if rows and self._target_ns:
+        if self._is_awaited and self._target_ns:
             decode_ns = self._prediction.step_ns(StepLoad(decodes=rows, decode_context=context))
             self._left_ns = max(self._target_ns - decode_ns, self._target_ns / PREFILL_PARTS)
 

@@ -146,7 +146,7 @@ class EnginePair(RuleBasedStateMachine):
                     watermark_blocks=watermark,
                     max_positions=300,
                     prefix_hash_bits=prefix_hash_bits,
-                    **bounds,
+                    **bounds,  # type: ignore[arg-type]
                 )
             )
             for count, size in zip(tokens, sizes, strict=True)

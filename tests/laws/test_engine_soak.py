@@ -94,7 +94,12 @@ class Soak:
 
 def soak(variant: dict[str, int], steps: int, fault: Fault | None = None) -> Soak:
     config = EngineConfig(
-        blocks=40, max_running=6, max_step_tokens=256, max_jobs=20, max_positions=600, **variant  # type: ignore[arg-type]
+        blocks=40,
+        max_running=6,
+        max_step_tokens=256,
+        max_jobs=20,
+        max_positions=600,
+        **variant,  # type: ignore[arg-type]
     )
     backend = TimedBackend(COST, digest_layout(16, 40), MODEL, fault=fault)
     run = Soak(random.Random(len(str(variant))), Engine(config, COST), backend)

@@ -17,7 +17,7 @@ class Node:
     """An engine whose driver adds a little time of its own around every step."""
 
     def __init__(self, **config: int) -> None:
-        self.engine = Engine(EngineConfig(blocks=32, prefix_cache=False, **config), COST)  # type: ignore[arg-type]
+        self.engine = Engine(EngineConfig(blocks=32, prefix_cache=False, **config), COST)
         self.backend = TimedBackend(COST, digest_layout(16, 32))
         self.now_us = 5_000
 

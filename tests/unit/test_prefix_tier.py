@@ -8,7 +8,7 @@ from core.sampling import SamplingParams
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.fake_kv import expected_tokens
-from engine.job import Job, Stage
+from engine.job import Job, Stage, Token
 from engine.plan import StepPlan
 from engine.timed_backend import Fault, TimedBackend, digest_layout
 
@@ -44,7 +44,7 @@ class Node:
         """Cached tokens of a prompt that begins with `first`; its answer is checked."""
         job = self.job(first, prompt_tokens)
         assert self.engine.add(job, Stage.FULL, 0) is None
-        tokens = []
+        tokens: list[Token] = []
         self.plans = []
         while (plan := self.engine.plan(0)) is not None:
             self.plans.append(plan)

@@ -31,6 +31,13 @@ def test_beside_decode_rows_chunks_get_what_the_target_leaves() -> None:
     assert budget(decodes=10).chunk(0, 200) == 29
 
 
+def test_a_row_nobody_awaits_bounds_nothing() -> None:
+    made = StepBudget(512, 50_000, StepPrediction(COST))
+    made.decode(1, is_awaited=False)
+    made.begin_prefill()
+    assert made.chunk(0, 999) == 511
+
+
 def test_a_target_of_nothing_bounds_nothing() -> None:
     assert budget(decodes=10, target_us=0).chunk(0, 200) == 200
 
