@@ -42,12 +42,8 @@ def open_backend(
     arguments = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
     if device == "cpu":
         if (reason := _why_not_native(config, dtype, block_size)) is None:
-            refuse_if_too_large(
-                KvLayout(
-                    config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks + host_slots
-                ),
-                torch.device(device),
-            )
+            layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
+            refuse_if_too_large(layout, torch.device(device), host_slots)
             return NativeBackend(config, weights, dtype=dtype, progress=build.say, **arguments)
         _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
     return TorchBackend(config, weights, dtype=dtype, device=device, **arguments)

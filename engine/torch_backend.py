@@ -53,7 +53,7 @@ class TorchBackend:
         self._workers = Workers(threads if is_cpu else 1)
         with one_thread_inside():
             placed = {name: tensor.to(self._device, DTYPES[dtype]) for name, tensor in weights.items()}
-            refuse_if_too_large(self.layout, self._device)
+            refuse_if_too_large(self.layout, self._device, host_slots if is_cpu else 0)
             self._pool = _allocate(self.layout, self._device)
             self._host = _allocate_host(self.layout, host_slots, self._device)
             self._model = Llama(
@@ -190,13 +190,16 @@ def _allocate(layout: KvLayout, device: torch.device) -> torch.Tensor:
 def _allocate_host(layout: KvLayout, slots: int, device: torch.device) -> torch.Tensor:
     """[slots, layers, 2, kv_heads, block_size * head_dim], pinned beside a GPU, written once."""
     shape = (slots, layout.layers, 2, layout.kv_heads, layout.block_size * layout.head_dim)
-    is_pinned = device.type == "cuda"
+    is_pinned = device.type == "cuda" and slots > 0
     return torch.empty(shape, dtype=DTYPES[layout.dtype], pin_memory=is_pinned).fill_(0)
 
 
-def refuse_if_too_large(layout: KvLayout, device: torch.device) -> None:
-    """Raise EngineMemoryError when the pool and a working reserve exceed the free memory of device."""
-    needed = layout.blocks * layout.block_size * layout.bytes_per_token
+def refuse_if_too_large(layout: KvLayout, device: torch.device, beside: int = 0) -> None:
+    """Raise EngineMemoryError when the pool and a working reserve exceed the free memory of device.
+
+    `beside`: more blocks of the same memory, such as a host pool's.
+    """
+    needed = (layout.blocks + beside) * layout.block_size * layout.bytes_per_token
     free = free_bytes(device)
     if needed + MEMORY_RESERVE_BYTES > free:
         raise EngineMemoryError(
