@@ -174,12 +174,12 @@ class Attempt:
         log.finish = finish
         return run
 
-    def finish(self, choice: int, finish: FinishReason) -> Run:
-        """Remember that a choice ended with what was said last, and say it."""
-        log = self.log(choice)
-        assert log.finish is None
-        log.finish = finish
-        return Run(self.key, choice, log.next_index, (), finish, self.cached_tokens)
+    def can_resume(self, next_index: tuple[int, ...]) -> bool:
+        """Whether these are indexes that a gateway of this attempt can have come to, one per choice."""
+        return len(next_index) == len(self.logs) and all(
+            log.first_index <= index <= log.next_index
+            for log, index in zip(self.logs, next_index, strict=True)
+        )
 
     def since(self, next_index: tuple[int, ...]) -> list[Run]:
         """What a gateway has not seen, given its next index per choice."""

@@ -1,11 +1,13 @@
 """When a request binds its blocks, decodes, falls back and ends: the home of a request's compute."""
 
+from dataclasses import replace
+
 from core.cost_model import StepCost
 from core.deadlines import Deadlines
 from core.ends import End
 from core.events import event
 from core.ledger import Ledger
-from core.outcomes import Outcome
+from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey, InstanceKey
 from decode_worker.actions import (
     Action,
@@ -71,10 +73,13 @@ class DecodeWorker(HandOffs):
         actions: list[Action] = []
         for earlier in self._mailboxes.others(gateway):
             actions += self._gateway_gone(earlier, now_us)
-        actions.append(SendAttached(gateway, self._mailboxes.attach(gateway, resume)))
-        named = {point.key: point for point in resume}
+        unknown = self._mailboxes.attach(gateway, resume)
+        actions.append(SendAttached(gateway, unknown))
+        resumed = dict.fromkeys(point.key for point in resume)
+        for key in unknown:
+            resumed.pop(key, None)
         for attempt in self._mailboxes.attempts(gateway):
-            if attempt.key not in named:
+            if attempt.key not in resumed:
                 actions += self._end(
                     attempt, End(Outcome.CANCELLED, "its gateway no longer knows it"), now_us
                 )
@@ -154,7 +159,7 @@ class DecodeWorker(HandOffs):
         attempt.drawn = True
         attempt.cached_tokens = drawn.cached_tokens
         for first in drawn.tokens:
-            self._say(attempt, first)
+            self._say(attempt, self._within_positions(attempt, first))
         if attempt.finished:
             return self._answer(self._end(attempt, End(Outcome.COMPLETED), now_us), now_us)
         actions = self._transfer_actions(self._incoming.total(peer, transfer, drawn.chunks, now_us), now_us)
@@ -306,12 +311,20 @@ class DecodeWorker(HandOffs):
         attempt.transfer = None
         attempt.phase = Phase.RUNNING
         for token in self._engine.arrive(attempt.key, attempt.firsts, now_us):
-            if token.finish is not None and attempt.log(token.choice).finish is None:
-                # This pool has no position left after it, where the prefill worker's had.
-                self._mailboxes.say(attempt.gateway, attempt.finish(token.choice, token.finish))
-        if attempt.finished:
-            return self._end(attempt, End(Outcome.COMPLETED), now_us)
+            assert token.finish is attempt.log(token.choice).finish, (
+                "the two ends differ in what ends a choice"
+            )
         return []
+
+    def _within_positions(self, attempt: Attempt, first: DrawnToken) -> DrawnToken:
+        """Ends the choice where this pool has no position left after its token; the prefill worker's may.
+
+        Here, and not when the KV has come: it may never come, and nothing is left to compute then.
+        """
+        known = len(attempt.request.job.prompt) + attempt.log(first.choice).next_index
+        if first.finish is None and known + 1 >= self._engine.config.positions_max:
+            return replace(first, finish=FinishReason.LENGTH)
+        return first
 
     def _prefill_failed(self, attempt: Attempt, end: End, now_us: int) -> list[Action]:
         """The one fallback: the same attempt prefills here; the router hears that the leg is over."""
