@@ -141,8 +141,7 @@ class DecodeWorker(HandOffs):
         attempt = self._of(peer, transfer)
         if attempt is None or attempt.phase is not Phase.ASKED:
             return self._answer([] if attempt else [SendAbort(peer, transfer, EndReason.NOT_WANTED)], now_us)
-        attempt.phase = Phase.BINDING
-        self._binding[attempt.key] = attempt
+        self._wait_to_bind(attempt)
         return self._answer([], now_us)
 
     @event

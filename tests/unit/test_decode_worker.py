@@ -136,3 +136,31 @@ def test_a_first_token_at_the_last_position_ends_its_choice_though_its_kv_never_
     home.do("transfer_failed", PEER, ask.transfer, End(Outcome.TRANSFER_FAILED))
     assert [run.finish for frame in home.frames() for run in frame.runs] == [FinishReason.LENGTH]
     assert home.ends() == [Outcome.COMPLETED]
+
+
+# ---- binding ----
+
+
+def test_an_urgent_prompt_binds_before_a_patient_one_that_finds_no_room() -> None:
+    home = Home(blocks=16)
+    home.do("start", GATEWAY, start("runs", prompt_tokens=100, max_tokens=100))
+    patient = home.ask(start("patient", prompt_tokens=200, handed_over=True, tenant_class=TenantClass.BATCH))
+    urgent = home.ask(
+        start("urgent", prompt_tokens=20, handed_over=True, tenant_class=TenantClass.INTERACTIVE)
+    )
+    assert not home.do("bind_asked", PEER, patient.transfer)
+    told = home.do("bind_asked", PEER, urgent.transfer)
+    assert [action.transfer for action in told if isinstance(action, SendBound)] == [urgent.transfer]
+
+
+def test_a_large_prompt_is_not_starved_by_small_ones_of_its_class() -> None:
+    home = Home(blocks=16)
+    home.do("start", GATEWAY, start("runs", prompt_tokens=100, max_tokens=20))
+    large = home.ask(start("large", prompt_tokens=200, handed_over=True))
+    home.do("bind_asked", PEER, large.transfer)
+    home.now_us += 1_000_000  # more than the places of the two are apart for their lengths
+    small = home.ask(start("small", prompt_tokens=20, handed_over=True))
+    assert not home.do("bind_asked", PEER, small.transfer)
+    home.step(20)
+    bound = [action.transfer for action in home.said if isinstance(action, SendBound)]
+    assert bound == [large.transfer, small.transfer]
