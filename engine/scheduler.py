@@ -166,13 +166,21 @@ class Scheduler:
             and other.order > sequence.order
         ]
         slots = self._config.max_running - self._slots_used + sum(victim.slots for victim in victims)
-        blocks = self._blocks.manager.available + sum(len(victim.blocks) for victim in victims)
-        if not victims or slots < sequence.slots or blocks < self._blocks_wanted(sequence):
+        if not victims or slots < sequence.slots or not self._would_free_enough(victims, sequence):
             return False
         victims.sort(key=_sacrifice)
         while victims and not self._has_room(sequence):
             self._preempt(victims.pop())
         return True
+
+    def _would_free_enough(self, victims: list[Sequence], sequence: Sequence) -> bool:
+        """What victims share with others, none of them frees; what they share among themselves, once."""
+        manager, wanted = self._blocks.manager, self._blocks_wanted(sequence)
+        most = manager.available + sum(len(victim.blocks) for victim in victims)
+        if most < wanted:
+            return False
+        freed = manager.freed_by(block for victim in victims for block in victim.blocks)
+        return manager.available + freed >= wanted
 
     def _has_room(self, sequence: Sequence) -> bool:
         return self._slots_fit(sequence) and self._blocks.manager.available >= self._blocks_wanted(sequence)
