@@ -32,6 +32,7 @@ from engine.engine import Engine
 from engine.job import Stage
 from engine.plan import StepResult
 from kv_transfer.incoming import Incoming, IncomingConfig
+from kv_transfer.incoming_record import IncomingState
 from kv_transfer.reasons import EndReason
 from kv_transfer.types import Peer, TransferKey
 
@@ -139,8 +140,10 @@ class DecodeWorker(HandOffs):
         """The prefill worker is about to compute. Bound at once, or as soon as blocks are free."""
         self._incoming.heard(peer, now_us)
         attempt = self._of(peer, transfer)
-        if attempt is None or attempt.phase is not Phase.ASKED:
-            return self._answer([] if attempt else [SendAbort(peer, transfer, EndReason.NOT_WANTED)], now_us)
+        if attempt is None:
+            return self._answer([SendAbort(peer, transfer, EndReason.NOT_WANTED)], now_us)
+        if self._incoming.state(transfer) is not IncomingState.RESERVED:  # bound before, or never wanted
+            return self._answer([], now_us)
         self._wait_to_bind(attempt)
         return self._answer([], now_us)
 
@@ -158,7 +161,7 @@ class DecodeWorker(HandOffs):
         attempt.drawn = True
         attempt.cached_tokens = drawn.cached_tokens
         for first in drawn.tokens:
-            self._say(attempt, self._within_positions(attempt, first))
+            self._say(attempt, self._within_limits(attempt, first))
         if attempt.finished:
             return self._answer(self._end(attempt, End(Outcome.COMPLETED), now_us), now_us)
         actions = self._transfer_actions(self._incoming.total(peer, transfer, drawn.chunks, now_us), now_us)
@@ -315,15 +318,15 @@ class DecodeWorker(HandOffs):
             )
         return []
 
-    def _within_positions(self, attempt: Attempt, first: DrawnToken) -> DrawnToken:
-        """Ends the choice where this pool has no position left after its token; the prefill worker's may.
+    def _within_limits(self, attempt: Attempt, first: DrawnToken) -> DrawnToken:
+        """Ends the choice where nothing may follow its token here, whatever the prefill worker's pool allows.
 
         Here, and not when the KV has come: it may never come, and nothing is left to compute then.
         """
-        known = len(attempt.request.job.prompt) + attempt.log(first.choice).next_index
-        if first.finish is None and known + 1 >= self._engine.config.positions_max:
-            return replace(first, finish=FinishReason.LENGTH)
-        return first
+        job, index = attempt.request.job, attempt.log(first.choice).next_index
+        is_last = index + 1 >= job.params.max_tokens
+        is_last = is_last or len(job.prompt) + index + 1 >= self._engine.config.positions_max
+        return replace(first, finish=FinishReason.LENGTH) if first.finish is None and is_last else first
 
     def _prefill_failed(self, attempt: Attempt, end: End, now_us: int) -> list[Action]:
         """The one fallback: the same attempt prefills here; the router hears that the leg is over."""

@@ -185,3 +185,4 @@ class HandOffs(ABC):
         for transfer, attempt in self._transfers.items():
             assert attempt.transfer == transfer and attempt.end is None
         assert all(attempt.phase is Phase.BINDING for attempt in self._binding.values())
+        assert len(self._pinned) == self._incoming.transferring, "pinned for no transfer, or not for one"

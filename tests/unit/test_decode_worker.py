@@ -164,3 +164,23 @@ def test_a_large_prompt_is_not_starved_by_small_ones_of_its_class() -> None:
     home.step(20)
     bound = [action.transfer for action in home.said if isinstance(action, SendBound)]
     assert bound == [large.transfer, small.transfer]
+
+
+# ---- a prefill worker that says what it was not asked for ----
+
+
+def test_blocks_are_bound_for_no_transfer_that_was_not_wanted() -> None:
+    home = Home()
+    ask = home.ask(start("a", max_tokens=1, handed_over=True))
+    assert not ask.transfer_wanted
+    home.do("bind_asked", PEER, ask.transfer)
+    home.do("cancel", AttemptKey("a", 1), Outcome.CANCELLED)
+    assert home.worker.engine.counts().in_flight == 0
+
+
+def test_a_token_after_which_none_may_follow_ends_its_choice() -> None:
+    home = Home()
+    ask = home.ask(start("a", max_tokens=1, handed_over=True))
+    home.do("first_tokens", PEER, ask.transfer, PrefillDrawn((DrawnToken(0, Sampled(0, 55), None),), 0, 0))
+    assert [run.finish for frame in home.frames() for run in frame.runs] == [FinishReason.LENGTH]
+    assert home.ends() == [Outcome.COMPLETED]
