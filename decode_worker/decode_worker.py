@@ -1,13 +1,11 @@
 """When a request binds its blocks, decodes, falls back and ends: the home of a request's compute."""
 
-from dataclasses import replace
-
 from core.cost_model import StepCost
 from core.deadlines import Deadlines
 from core.ends import End
 from core.events import event
 from core.ledger import Ledger
-from core.outcomes import FinishReason, Outcome
+from core.outcomes import Outcome
 from core.request import AttemptKey, InstanceKey
 from decode_worker.actions import (
     Action,
@@ -161,7 +159,7 @@ class DecodeWorker(HandOffs):
         attempt.drawn = True
         attempt.cached_tokens = drawn.cached_tokens
         for first in drawn.tokens:
-            self._say(attempt, self._within_limits(attempt, first))
+            self._say(attempt, attempt.within_limits(first, self._engine.config.positions_max))
         if attempt.finished:
             return self._answer(self._end(attempt, End(Outcome.COMPLETED), now_us), now_us)
         actions = self._transfer_actions(self._incoming.total(peer, transfer, drawn.chunks, now_us), now_us)
@@ -317,16 +315,6 @@ class DecodeWorker(HandOffs):
                 "the two ends differ in what ends a choice"
             )
         return []
-
-    def _within_limits(self, attempt: Attempt, first: DrawnToken) -> DrawnToken:
-        """Ends the choice where nothing may follow its token here, whatever the prefill worker's pool allows.
-
-        Here, and not when the KV has come: it may never come, and nothing is left to compute then.
-        """
-        job, index = attempt.request.job, attempt.log(first.choice).next_index
-        is_last = index + 1 >= job.params.max_tokens
-        is_last = is_last or len(job.prompt) + index + 1 >= self._engine.config.positions_max
-        return replace(first, finish=FinishReason.LENGTH) if first.finish is None and is_last else first
 
     def _prefill_failed(self, attempt: Attempt, end: End, now_us: int) -> list[Action]:
         """The one fallback: the same attempt prefills here; the router hears that the leg is over."""

@@ -104,7 +104,7 @@ class Backend(Protocol):
     def execute(self, plan: StepPlan) -> StepResult: ...
 
     def read_kv(self, block_table: tuple[int, ...], start: int, stop: int) -> bytes:
-        """The KV of tokens start..stop in the canonical wire layout [layer, K/V, token, kv_head, head_dim]."""
+        """The KV of tokens start..stop in the wire layout [layer, K/V, token, kv_head, head_dim]."""
         ...
 
     def write_kv(
