@@ -165,6 +165,15 @@ class Attempt:
     def log(self, choice: int) -> ChoiceLog:
         return next(log for log in self.logs if log.choice == choice)
 
+    def within_limits(self, first: DrawnToken, positions_max: int) -> DrawnToken:
+        """Ends the choice where nothing may follow its token here, whatever the prefill worker's pool allows.
+
+        Here, and not when the KV has come: it may never come, and nothing is left to compute then.
+        """
+        job, index = self.request.job, self.log(first.choice).next_index
+        is_last = index + 1 >= job.params.max_tokens or len(job.prompt) + index + 1 >= positions_max
+        return replace(first, finish=FinishReason.LENGTH) if first.finish is None and is_last else first
+
     def record(self, choice: int, sampled: Sampled, finish: FinishReason | None) -> Run:
         """Remember one token, and say it."""
         log = self.log(choice)
@@ -174,12 +183,12 @@ class Attempt:
         log.finish = finish
         return run
 
-    def finish(self, choice: int, finish: FinishReason) -> Run:
-        """Remember that a choice ended with what was said last, and say it."""
-        log = self.log(choice)
-        assert log.finish is None
-        log.finish = finish
-        return Run(self.key, choice, log.next_index, (), finish, self.cached_tokens)
+    def can_resume(self, next_index: tuple[int, ...]) -> bool:
+        """Whether these are indexes that a gateway of this attempt can have come to, one per choice."""
+        return len(next_index) == len(self.logs) and all(
+            log.first_index <= index <= log.next_index
+            for log, index in zip(self.logs, next_index, strict=True)
+        )
 
     def since(self, next_index: tuple[int, ...]) -> list[Run]:
         """What a gateway has not seen, given its next index per choice."""

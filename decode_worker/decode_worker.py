@@ -30,6 +30,7 @@ from engine.engine import Engine
 from engine.job import Stage
 from engine.plan import StepResult
 from kv_transfer.incoming import Incoming, IncomingConfig
+from kv_transfer.incoming_record import IncomingState
 from kv_transfer.reasons import EndReason
 from kv_transfer.types import Peer, TransferKey
 
@@ -71,10 +72,13 @@ class DecodeWorker(HandOffs):
         actions: list[Action] = []
         for earlier in self._mailboxes.others(gateway):
             actions += self._gateway_gone(earlier, now_us)
-        actions.append(SendAttached(gateway, self._mailboxes.attach(gateway, resume)))
-        named = {point.key: point for point in resume}
+        unknown = self._mailboxes.attach(gateway, resume)
+        actions.append(SendAttached(gateway, unknown))
+        resumed = dict.fromkeys(point.key for point in resume)
+        for key in unknown:
+            resumed.pop(key, None)
         for attempt in self._mailboxes.attempts(gateway):
-            if attempt.key not in named:
+            if attempt.key not in resumed:
                 actions += self._end(
                     attempt, End(Outcome.CANCELLED, "its gateway no longer knows it"), now_us
                 )
@@ -134,10 +138,11 @@ class DecodeWorker(HandOffs):
         """The prefill worker is about to compute. Bound at once, or as soon as blocks are free."""
         self._incoming.heard(peer, now_us)
         attempt = self._of(peer, transfer)
-        if attempt is None or attempt.phase is not Phase.ASKED:
-            return self._answer([] if attempt else [SendAbort(peer, transfer, EndReason.NOT_WANTED)], now_us)
-        attempt.phase = Phase.BINDING
-        self._binding[attempt.key] = attempt
+        if attempt is None:
+            return self._answer([SendAbort(peer, transfer, EndReason.NOT_WANTED)], now_us)
+        if self._incoming.state(transfer) is not IncomingState.RESERVED:  # bound before, or never wanted
+            return self._answer([], now_us)
+        self._wait_to_bind(attempt)
         return self._answer([], now_us)
 
     @event
@@ -154,7 +159,7 @@ class DecodeWorker(HandOffs):
         attempt.drawn = True
         attempt.cached_tokens = drawn.cached_tokens
         for first in drawn.tokens:
-            self._say(attempt, first)
+            self._say(attempt, attempt.within_limits(first, self._engine.config.positions_max))
         if attempt.finished:
             return self._answer(self._end(attempt, End(Outcome.COMPLETED), now_us), now_us)
         actions = self._transfer_actions(self._incoming.total(peer, transfer, drawn.chunks, now_us), now_us)
@@ -306,11 +311,9 @@ class DecodeWorker(HandOffs):
         attempt.transfer = None
         attempt.phase = Phase.RUNNING
         for token in self._engine.arrive(attempt.key, attempt.firsts, now_us):
-            if token.finish is not None and attempt.log(token.choice).finish is None:
-                # This pool has no position left after it, where the prefill worker's had.
-                self._mailboxes.say(attempt.gateway, attempt.finish(token.choice, token.finish))
-        if attempt.finished:
-            return self._end(attempt, End(Outcome.COMPLETED), now_us)
+            assert token.finish is attempt.log(token.choice).finish, (
+                "the two ends differ in what ends a choice"
+            )
         return []
 
     def _prefill_failed(self, attempt: Attempt, end: End, now_us: int) -> list[Action]:

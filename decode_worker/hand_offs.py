@@ -44,7 +44,7 @@ class HandOffs(ABC):
         self._transfers: dict[TransferKey, Attempt] = {}
         """Of attempts that have not begun to decode or prefill here."""
         self._binding: dict[AttemptKey, Attempt] = {}
-        """Wait for blocks, in the order their prefill workers asked."""
+        """Wait for blocks, in the order of their places in the engine."""
         self._pinned: dict[TransferKey, Pin] = {}
         """Blocks a transfer may still write, from bind until the table lets them go."""
         self._transfers_begun = 0
@@ -105,8 +105,13 @@ class HandOffs(ABC):
         router, reservation = attempt.request.router, leg.reservation
         return AskPrefill(leg.instance, leg.address, transfer, job, wanted, remaining_us, router, reservation)
 
+    def _wait_to_bind(self, attempt: Attempt) -> None:
+        attempt.phase = Phase.BINDING
+        self._binding[attempt.key] = attempt
+        self._binding = dict(sorted(self._binding.items(), key=lambda item: self._engine.place(item[0])))
+
     def _bind_waiting(self, now_us: int) -> list[Action]:
-        """Oldest first, and nobody overtakes: a large prompt is not starved by small ones."""
+        """By place, and nobody overtakes: neither small ones a large prompt, nor patient ones an urgent."""
         actions: list[Action] = []
         for attempt in list(self._binding.values()):
             bound = self._engine.bind(attempt.key, now_us)
@@ -180,3 +185,4 @@ class HandOffs(ABC):
         for transfer, attempt in self._transfers.items():
             assert attempt.transfer == transfer and attempt.end is None
         assert all(attempt.phase is Phase.BINDING for attempt in self._binding.values())
+        assert len(self._pinned) == self._incoming.transferring, "pinned for no transfer, or not for one"

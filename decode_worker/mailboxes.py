@@ -44,7 +44,10 @@ class Mailboxes:
         self._boxes: dict[GatewayKey, Mailbox] = {}
 
     def attach(self, gateway: GatewayKey, resume: tuple[ResumePoint, ...]) -> tuple[AttemptKey, ...]:
-        """The gateway is (again) there; queues all it missed. Answers with attempts unknown here."""
+        """The gateway is (again) there; queues all it missed.
+
+        Answers with attempts that are not here, or not as the gateway remembers them.
+        """
         box = self._boxes.setdefault(gateway, Mailbox())
         box.silent_since_us = None
         box.runs.clear()
@@ -52,7 +55,7 @@ class Mailboxes:
         unknown = []
         for point in resume:
             attempt = box.attempts.get(point.key)
-            if attempt is None or len(point.next_index) != len(attempt.logs):
+            if attempt is None or not attempt.can_resume(point.next_index):
                 unknown.append(point.key)
                 continue
             box.runs += attempt.since(point.next_index)

@@ -1,6 +1,6 @@
 """Who owns which KV block."""
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 
@@ -49,6 +49,13 @@ class BlockManager:
 
     def references(self, block: int) -> int:
         return self._references[block]
+
+    def freed_by(self, blocks: Iterable[int]) -> int:
+        """How many become available if one reference is released for each time a block is named."""
+        named = Counter(blocks)
+        return sum(
+            1 for block, count in named.items() if self._references[block] == count and not self._pins[block]
+        )
 
     def acquire(
         self, hits: Sequence[int], fresh: int, keep: int = 0, spill: Spill | None = None

@@ -148,6 +148,10 @@ class Engine:
             for sequence in assignment.sequences:
                 sequence.pinned = False
 
+    def place(self, key: AttemptKey) -> tuple[int, int]:
+        """Where a job that is here stands in every queue of this engine; smaller goes first."""
+        return self._assignments[key].sequences[0].order
+
     def block_table(self, key: AttemptKey) -> tuple[int, ...]:
         """The blocks of a job that is one sequence; empty if it has none or is not here."""
         assignment = self._assignments.get(key)

@@ -101,8 +101,7 @@ class Room:
             if other.preemptible and self._shares.rank(other.job.tenant_class) > sequence.job.tenant_class
         ]
         slots = self._config.max_running - self.slots_used + sum(victim.slots for victim in victims)
-        blocks = self._blocks.manager.available + sum(len(victim.blocks) for victim in victims)
-        if not victims or slots < sequence.slots or blocks < self._blocks_wanted(sequence):
+        if not victims or slots < sequence.slots or not self._would_free_enough(victims, sequence):
             return False
         victims.sort(key=self._sacrifice)
         held = self._blocks.held_for_swap if hold else 0
@@ -123,6 +122,15 @@ class Room:
         used = sum(sequence.slots for sequence in self.running)
         assert 0 <= used <= self.slots_used <= self._config.max_running
         assert self.bound >= 0
+
+    def _would_free_enough(self, victims: list[Sequence], sequence: Sequence) -> bool:
+        """What victims share with others, none of them frees; what they share among themselves, once."""
+        manager, wanted = self._blocks.manager, self._blocks_wanted(sequence)
+        most = manager.available + sum(len(victim.blocks) for victim in victims)
+        if most < wanted:
+            return False
+        freed = manager.freed_by(block for victim in victims for block in victim.blocks)
+        return manager.available + freed >= wanted
 
     def _has_room(self, sequence: Sequence, held: int) -> bool:
         available = self._blocks.manager.available + held

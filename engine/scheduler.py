@@ -15,6 +15,12 @@ from engine.step_prediction import StepPrediction
 from engine.tenant_turns import TenantTurns
 from engine.waiting_line import WaitingLine
 
+CLASS_DELAY_US = {
+    TenantClass.INTERACTIVE: 0,
+    TenantClass.STANDARD: 2_000_000,
+    TenantClass.BATCH: 60_000_000,
+}
+"""How much later than it did a job counts as having arrived, where places of several classes are compared."""
 SHORT_FIRST_WEIGHT = 4
 """A job counts as having arrived this many of its own prefill times later: short ones overtake, boundedly."""
 LONG_PARTS = 4
@@ -25,8 +31,9 @@ Rows = list[tuple[Sequence, int]]
 
 
 def place_us(job: Job, known_tokens: int, cost: StepCost, now_us: int) -> int:
-    """A job's place within its class, fixed on arrival: later arrivals end up behind it."""
-    return now_us + SHORT_FIRST_WEIGHT * cost.prefill_us(known_tokens, 0)
+    """A job's place, fixed on arrival: later arrivals end up behind it, so nobody starves."""
+    prefill_us = cost.prefill_us(known_tokens, 0)
+    return now_us + CLASS_DELAY_US[job.tenant_class] + SHORT_FIRST_WEIGHT * prefill_us
 
 
 class Scheduler:

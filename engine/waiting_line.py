@@ -10,6 +10,7 @@ from engine.tenant_turns import TenantTurns
 
 Queue = tuple[TenantClass, bool, bool, str]
 """(class, is long, was preempted, tenant): each is a queue of its own, by place."""
+Rank = tuple[int, bool, bool, tuple[int, int]]
 
 
 def by_order(sequence: Sequence) -> tuple[int, int]:
@@ -59,21 +60,24 @@ class WaitingLine:
     def classes(self) -> list[TenantClass]:
         return [line[0] for line in self._queues]
 
-    def rank(self, sequence: Sequence) -> tuple[int, bool, tuple[int, int]]:
-        """Its place among all who want room: class as it counts now, the preempted first, then place."""
-        tenant_class = self._shares.rank(sequence.job.tenant_class, sequence.cost_us)
-        return (tenant_class, not sequence.was_preempted, sequence.order)
+    def rank(self, sequence: Sequence) -> Rank:
+        """Its place among all who want room: class as it counts now; who is owed, gave way, came first."""
+        own = sequence.job.tenant_class
+        tenant_class = self._shares.rank(own, sequence.cost_us)
+        return (tenant_class, tenant_class == own, not sequence.was_preempted, sequence.order)
 
     def head(self, *, is_long: bool, rank: TenantClass | None = None) -> Sequence | None:
         """The next of a lane, of the classes that count as `rank` now, or of all."""
         best: Sequence | None = None
-        best_key: tuple[int, bool, int, tuple[int, int]] | None = None
-        for (_, long, preempted, tenant), queue in self._queues.items():
+        best_key: tuple[int, bool, bool, int, tuple[int, int]] | None = None
+        for (own, long, preempted, tenant), queue in self._queues.items():
             if long is not is_long:
                 continue
             first = queue[0]
+            tenant_class = self._shares.rank(own, first.cost_us)
             key = (
-                self._shares.rank(first.job.tenant_class, first.cost_us),
+                tenant_class,
+                tenant_class == own,
                 not preempted,
                 0 if preempted else self._turns[tenant],
                 first.order,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
     ahead_tokens: int = 1_024
-    """Blocks are asked of a home only for prompts within this many tokens of compute: earlier would leave
-    its memory idle, later would leave this worker idle. The next prompt is always asked for."""
+    """Blocks are asked of a home only for prompts with fewer tokens than this to be computed before them:
+    earlier would leave its memory idle, later would leave this worker idle."""
     lease_us: int = 10_000_000
     """A hand-off without a sign of life from its home for this long has failed."""
     live_max: int = 4_096

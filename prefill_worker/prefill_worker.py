@@ -11,6 +11,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.job import Computed, Stage, StepOutcome, Token
 from engine.plan import StepResult
+from engine.scheduler import place_us
 from kv_transfer.actions import (
     Delivered,
     DropPacked,
@@ -77,14 +78,15 @@ class PrefillWorker:
         if refusal is not None:
             return self._answer([SendFailed(peer, request.transfer, refusal)], now_us)
         self._arrived += 1
-        prompt = Prompt(self._arrived, peer, request)
+        prompt = Prompt(self._arrived, peer, request, now_us)
         self._prompts[name] = prompt
         self._numbers[prompt.number] = prompt
         self._by_key[prompt.key] = prompt
         self._ledger.open(name, now_us)
         deadline_us = now_us + request.deadline_remaining_us
         self._deadlines.set(name, deadline_us)
-        self._intake.wait(prompt.number, peer, request.job.tenant_class, prompt.tokens)
+        place = place_us(request.job, prompt.tokens, self._cost, now_us)
+        self._intake.wait(prompt.number, peer, place, prompt.tokens)
         if not request.transfer_wanted:
             return self._answer([], now_us)
         prompt.owed_blocks = True
@@ -237,13 +239,14 @@ class PrefillWorker:
         return None
 
     def _compute(self, prompt: Prompt, now_us: int) -> list[Action]:
-        refused = self._engine.add(prompt.request.job, Stage.PREFILL, now_us)
+        # At the place it has had since it arrived: whom it waited behind does not overtake it again.
+        refused = self._engine.add(prompt.request.job, Stage.PREFILL, prompt.arrived_us)
         if refused is not None:
             message = "the prompt exceeds this worker's KV blocks"
             return self._end(prompt, End(refused, message), now_us, tell=True)
         prompt.phase = Phase.COMPUTING
         prompt.started_us = now_us
-        self._intake.compute(prompt.number, prompt.tokens)
+        self._intake.compute(prompt.number)
         return []
 
     def _progressed(
@@ -252,6 +255,7 @@ class PrefillWorker:
         """Chunks leave while later ones compute; the first tokens leave before the last chunk does."""
         actions: list[Action] = []
         transfer = prompt.request.transfer
+        self._intake.computed(prompt.number, prompt.tokens - computed.tokens)
         if computed.final:
             tokens = [token for token in outcome.tokens if token.key == prompt.key]
             actions.append(self._first(prompt, tokens, now_us))
@@ -350,6 +354,7 @@ class PrefillWorker:
 
     def check(self) -> None:
         self._engine.check()
+        self._intake.check()
         self._outgoing.check()
         self._ledger.check()
         alive = [name for name, prompt in self._prompts.items() if prompt.phase is not Phase.ENDED]

@@ -26,6 +26,7 @@ class Prompt:
     number: int
     peer: Peer
     request: PrefillRequest
+    arrived_us: int
     started_us: int = 0
     phase: Phase = Phase.WAITING
     owed_blocks: bool = False

@@ -81,7 +81,7 @@ class WorkerShell(ABC, Generic[Plain]):
         self.process = process
         self.loop = asyncio.get_running_loop()
         self.channels = Channels()
-        self.steps = StepLoop(hosted.backend, self.loop, self._crash, paced=config.backend == "timed")
+        self.steps = StepLoop(hosted.backend, self.loop, self._engine_failed, paced=config.backend == "timed")
         self.random = random.Random(hosted.key.incarnation)
         self.lanes = Lanes(
             self.own,
@@ -127,9 +127,16 @@ class WorkerShell(ABC, Generic[Plain]):
     # ---- events ----
 
     def tell(self, event: Callable[..., list[Any]], *arguments: Any) -> None:
-        """One event of the plain object: one reading of the clock, then its actions."""
-        for action in event(*arguments, now_us()):
-            self.perform(action)
+        """One event of the plain object: one reading of the clock, then its actions.
+
+        An event that raises has left its object half changed, and perhaps a step that nobody waits for.
+        """
+        try:
+            for action in event(*arguments, now_us()):
+                self.perform(action)
+        except Exception as error:
+            self._crash("event_failed", error)
+            return
         self._timer.set(self.plain.next_deadline_us)
         self._changed = True
         if self.config.check_laws:
@@ -222,10 +229,13 @@ class WorkerShell(ABC, Generic[Plain]):
             return traceback.format_exc(limit=-3)
         return ""
 
-    def _crash(self, error: BaseException) -> None:
-        """The engine thread failed: what it computed is unknown, so the process starts anew."""
+    def _engine_failed(self, error: BaseException) -> None:
+        """What the engine thread computed is unknown, so the process starts anew."""
+        self._crash("engine_failed", error)
+
+    def _crash(self, what: str, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error))
-        self.process.log.error("engine_failed", error=repr(error), trace=trace)
+        self.process.log.error(what, error=repr(error), trace=trace)
         self._exit()
 
     def _exit(self) -> None:

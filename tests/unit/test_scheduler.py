@@ -168,6 +168,19 @@ def test_nobody_is_preempted_for_a_job_that_would_not_fit_even_then() -> None:
     assert len(node.ended) == 3
 
 
+def test_choices_that_share_their_prompt_are_not_preempted_as_if_each_held_it_alone() -> None:
+    node = Node(blocks=12)
+    node.add("batch", 64, tenant_class=BATCH, max_tokens=100, choices=4)  # 4 blocks shared, 4 of their own
+    for _ in range(3):
+        node.step()
+    arriving = node.add("arriving", 40, stage=Stage.DECODE)  # 3 more, under a transfer
+    assert node.engine.bind(arriving, node.now_us) is not None
+    node.engine.pin(arriving)
+    node.add("large", 170, tenant_class=INTERACTIVE)  # 11, of which no more than 9 are to be had
+    assert lengths(node.step()) == [1, 1, 1, 1]
+    assert node.engine.preemptions == 0
+
+
 def test_memory_short_takes_from_the_lowest_class_then_from_who_loses_least() -> None:
     node = Node(blocks=6, max_step_tokens=200)
     node.add("i", 30, tenant_class=INTERACTIVE, max_tokens=40)
