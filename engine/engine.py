@@ -17,7 +17,7 @@ from engine.prefix_cache import PrefixChanges
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
-from engine.step_times import StepTimes
+from engine.step_times import ComputedSoFar, StepTimes
 
 
 class Engine:
@@ -237,6 +237,10 @@ class Engine:
             for assignment in self._assignments.values()
             for sequence in assignment.sequences
         )
+
+    @property
+    def computed(self) -> ComputedSoFar:
+        return self._times.computed
 
     @property
     def accounts(self) -> Accounts:

@@ -44,6 +44,9 @@ class WorkerMetrics(Collector):
     def _counters(self, load: Load) -> Iterator[Metric]:
         for name, text, value in (
             ("preemptions", "Sequences that gave way for others.", load.preemptions),
+            ("steps", "Steps with rows; each reads the weights once.", load.computed.steps),
+            ("computed_tokens", "Tokens fed, computed again or not.", load.computed.tokens),
+            ("attended_pairs", "Token pairs attended to.", load.computed.pairs),
             ("swaps", "Of those, the ones kept on the host.", load.swaps),
         ):
             yield CounterMetricFamily(f"baton_worker_{name}", text, value=value)

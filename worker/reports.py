@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from engine.job import BlockCounts
 from engine.millisecond_ledger import WallTime
+from engine.step_times import ComputedSoFar
 from proto import common_pb2, router_pb2
 
 
@@ -21,6 +22,7 @@ class Load:
     """GPU time per tenant since the process started."""
     draining: bool
     wall_time: WallTime
+    computed: ComputedSoFar
     preemptions: int
     swaps: int
     host_blocks_used: int

@@ -253,6 +253,7 @@ class WorkerShell(ABC, Generic[Plain]):
             service_us=self._engine.service_us,
             draining=self.plain.draining,
             wall_time=self._engine.wall_time(now_us()),
+            computed=self._engine.computed,
             preemptions=self._engine.preemptions,
             swaps=self._engine.swaps,
             host_blocks_used=self._engine.host_slots_used,

@@ -60,6 +60,9 @@ def test_work_is_its_tenants_and_waiting_is_nobodys() -> None:
     assert (time.wall_us, time.idle_us) == (busy_us + 700_000, 700_000)
     assert [(tenant.tenant, tenant.work_us) for tenant in time.tenants] == [("a", busy_us)]
     assert time.transfer_stall_us == 0
+    computed = node.engine.computed
+    assert (computed.steps, computed.tokens) == (4, 20 + 3)
+    assert computed.pairs == sum(range(1, 24))
 
 
 def test_waiting_for_kv_is_a_stall_and_waiting_for_work_is_not() -> None:

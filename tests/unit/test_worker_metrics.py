@@ -4,6 +4,7 @@ from prometheus_client import CollectorRegistry
 
 from engine.job import BlockCounts
 from engine.millisecond_ledger import TenantTime, WallTime
+from engine.step_times import ComputedSoFar
 from rpc.metrics import exposition
 from worker.metrics import TENANTS_MAX, WorkerMetrics
 from worker.reports import Load, report_to_wire
@@ -21,6 +22,7 @@ def _load(tenants: int) -> Load:
         service_us={},
         draining=False,
         wall_time=WallTime(owned_us + 700, 500, 200, times),
+        computed=ComputedSoFar(7, 800, 9_000),
         preemptions=4,
         swaps=3,
         host_blocks_used=9,
@@ -42,6 +44,7 @@ def test_the_page_has_what_the_load_has() -> None:
         "baton_worker_queued_prefill_seconds 1.5",
         "baton_worker_preemptions_total 4.0",
         "baton_worker_unused_slots 12.0",
+        "baton_worker_computed_tokens_total 800.0",
         'baton_worker_seconds_total{owner="work"} 0.003',
         'baton_worker_seconds_total{owner="transfer_stall"} 0.0005',
         'baton_worker_tenant_seconds_total{account="work",tenant="tenant-0001"} 0.002',
