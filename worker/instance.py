@@ -55,15 +55,18 @@ def host(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
 
 def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
     from engine.backends import default_blocks, open_backend  # torch takes seconds to import
+    from engine.grammar_masks import GrammarMasks
     from engine.models.checkpoint import load_config
     from engine.models.errors import ModelError
     from engine.models.store import resolve
     from engine.torch_backend import EngineMemoryError
+    from text.grammar_vocabulary import open_grammar_vocabulary
 
     threads = config.threads or len(os.sched_getaffinity(0))
     try:
         model = resolve(config.model)
         shape = load_config(model.path)
+        masks = GrammarMasks(lambda: open_grammar_vocabulary(model.path))
         size = config.block_size
         blocks = config.kv_blocks or default_blocks(
             shape, dtype=config.dtype, device=config.device, block_size=size
@@ -75,12 +78,14 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
             block_size=size,
             blocks=blocks,
             threads=threads,
+            masks=masks,
         )
     except (ModelError, EngineMemoryError, ValueError) as error:
         raise ServiceError(str(error)) from None
     identity = ModelIdentity(config.served_name or model.name, model.revision)
-    engine = _engine(config, blocks, shape.max_position_embeddings)
+    engine = _engine(config, blocks, shape.max_position_embeddings, grammars=True)
     cost = _measure(backend, engine)
+    masks.warm()
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, model.path, config.dtype)
 
 
@@ -88,19 +93,21 @@ def _timed(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
     from engine.timed_backend import TimedBackend, digest_layout
 
     cost = StepCost(config.timed_step_us * 1_000, config.timed_token_us * 1_000, 0)
-    engine = _engine(config, config.kv_blocks or 4_096, 8_192)
+    # Its tokens stand for no text that a grammar could speak of.
+    engine = _engine(config, config.kv_blocks or 4_096, 8_192, grammars=False)
     backend = TimedBackend(cost, digest_layout(engine.block_size, engine.blocks))
     identity = ModelIdentity(config.served_name or config.model, "timed")
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, None, "digest")
 
 
-def _engine(config: WorkerConfig, blocks: int, max_positions: int) -> EngineConfig:
+def _engine(config: WorkerConfig, blocks: int, max_positions: int, *, grammars: bool) -> EngineConfig:
     return EngineConfig(
         blocks=blocks,
         block_size=config.block_size,
         max_running=config.max_running,
         max_step_tokens=config.max_step_tokens,
         max_positions=max_positions,
+        grammars=grammars,
     )
 
 
