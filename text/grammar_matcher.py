@@ -49,8 +49,9 @@ class GrammarMatcher:
             self._matcher.reset()
             known = ()
         self._tokens = answer
-        if not self._matcher.consume_tokens(list(answer[len(known) :])):
-            _raise_if_failed(self._matcher)
+        for token in answer[len(known) :]:
+            if not self._matcher.consume_token(token):
+                _raise_if_failed(self._matcher)
 
 
 def _raise_if_failed(matcher: LLMatcher) -> None:

