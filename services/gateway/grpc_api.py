@@ -74,7 +74,7 @@ class InferenceApi(InferenceServicer):
             deadline_us=start.deadline_ms * 1000,
         )
         fields, logprobs = _sampling(start.sampling)
-        wanted = _structure(start.sampling)
+        wanted = structure_asked(start.sampling)
         kind = start.WhichOneof("prompt")
         if kind == "chat":
             return await self._intake.conversation(call, model, _chat(start.chat), fields, logprobs, wanted)
@@ -234,7 +234,8 @@ _KINDS = {"json_schema": "json"}
 """Where a field's name is not that of its kind in services/gateway/structured.py."""
 
 
-def _structure(options: api.SamplingOptions) -> Structure | None:
+def structure_asked(options: api.SamplingOptions) -> Structure | None:
+    """What the answers must follow; None: anything. Raises Refusal naming the field."""
     if not options.HasField("structure"):
         return None
     name = options.structure.WhichOneof("kind")

@@ -1,6 +1,7 @@
 """What a grammar lets through, and that its masks follow from the answer's tokens alone."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,12 @@ def test_deep_schemas_and_patterns_are_errors_not_crashes(vocabulary: LLTokenize
     schema: dict[str, Any] = {"type": "null"}
     for _ in range(3000):
         schema = {"type": "array", "items": schema}
-    for make in (
+    makes: list[Callable[[], str]] = [
         lambda: json_schema_grammar(schema, strict=True),
         lambda: regex_grammar("(" * 5000 + ")" * 5000),
         lambda: lark_grammar("start: " + "(" * 5000 + '"a"' + ")" * 5000),
-    ):
+    ]
+    for make in makes:
         with pytest.raises(GrammarError):
             check_grammar(make(), vocabulary)
 
