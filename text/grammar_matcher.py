@@ -5,6 +5,9 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from text.grammar import GrammarError, one_line
 
 
+TRIED_TOKENS = 4
+
+
 class GrammarMatcher:
     """One answer's place in its grammar: a function of the grammar and the answer's tokens, nothing else.
 
@@ -60,5 +63,9 @@ def _raise_if_failed(matcher: LLMatcher) -> None:
 
 
 def check_grammar(grammar: str, vocabulary: LLTokenizer) -> None:
-    """Compile a grammar and look for its first tokens. Raises GrammarError."""
-    GrammarMatcher.compiled(grammar, vocabulary).mask_after(())
+    """Compile a grammar and begin an answer: some limits are only met on the way. Raises GrammarError."""
+    matcher = GrammarMatcher.compiled(grammar, vocabulary)
+    answer: tuple[int, ...] = ()
+    for _ in range(TRIED_TOKENS):
+        bits = int.from_bytes(matcher.mask_after(answer), "little")
+        answer = (*answer, (bits & -bits).bit_length() - 1)

@@ -1,11 +1,11 @@
 """Which bytes each token adds to an answer, laid out for grammars."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llguidance import LLTokenizer
+from llguidance import LLTokenizer, TokenizerWrapper
 
 from text.grammar import GrammarError, one_line
 from text.named_tokens import CONFIG_NAMES, named_ids
@@ -35,6 +35,29 @@ def open_grammar_vocabulary(folder: Path) -> LLTokenizer:
         return LLTokenizer(json.dumps(definition), eos_token=list(end))
     except ValueError as error:
         raise GrammarError(f"{path}: grammars cannot use it: {one_line(str(error))}") from error
+
+
+def byte_vocabulary(control: Sequence[str]) -> LLTokenizer:
+    """The smallest vocabulary that any grammar can be tried on: each byte a token, and the control tokens.
+
+    Made at once and a few kilobytes large, where a model's own takes half a second during which no other
+    thread runs: enough to tell whether a grammar is good, on an event loop's process. `control` begins with
+    the end token.
+    """
+    return LLTokenizer(TokenizerWrapper(_Bytes(control)))
+
+
+class _Bytes:
+    """What TokenizerWrapper wants to see."""
+
+    def __init__(self, control: Sequence[str]) -> None:
+        self.tokens = [bytes([byte]) for byte in range(256)] + [text.encode() for text in control]
+        self.special_token_ids = [256 + number for number in range(len(control))]
+        self.eos_token_id = 256
+        self.bos_token_id = None
+
+    def __call__(self, text: bytes | str) -> list[int]:
+        return list(text.encode() if isinstance(text, str) else text)
 
 
 def _ids(definition: Mapping[str, Any], path: Path) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """Which engine instance a worker process hosts: its model, its pool and its declared cost."""
 
 import os
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,6 +68,7 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
         model = resolve(config.model)
         shape = load_config(model.path)
         masks = GrammarMasks(lambda: open_grammar_vocabulary(model.path))
+        vocabulary = masks.warm()
         size = config.block_size
         blocks = config.kv_blocks or default_blocks(
             shape, dtype=config.dtype, device=config.device, block_size=size
@@ -84,8 +86,8 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
         raise ServiceError(str(error)) from None
     identity = ModelIdentity(config.served_name or model.name, model.revision)
     engine = _engine(config, blocks, shape.max_position_embeddings, grammars=True)
+    wait([vocabulary])  # it may be unusable: then each grammar fails, and says why
     cost = _measure(backend, engine)
-    masks.warm()
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, model.path, config.dtype)
 
 

@@ -37,7 +37,7 @@ class ServedModel:
         template = _template(config)
         limits = ModelLimits(config.max_positions, tokenizer.vocab_size, tokenizer.eos_token_ids)
         identity = ModelIdentity(config.name, config.revision)
-        grammars = Grammars(Path(config.folder))
+        grammars = Grammars(tokenizer)
         model = cls(identity, config.dtype, limits, tokenizer, template, grammars)
         prefixes = tuple(model._public_prefix(text, now) for text in config.public_system_prompts)
         return replace(model, public_prefixes=prefixes)

