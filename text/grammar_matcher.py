@@ -4,7 +4,6 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from text.grammar import GrammarError, one_line
 
-
 TRIED_TOKENS = 4
 
 
