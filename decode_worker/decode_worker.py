@@ -195,8 +195,7 @@ class DecodeWorker(HandOffs):
             if attempt.finished:
                 actions += self._end(attempt, End(Outcome.COMPLETED), now_us)
         for failed in outcome.failed:
-            end = End(Outcome.INVALID_ARGUMENT, f"grammar: {failed.reason}", "grammar")
-            actions += self._end(self._attempts[failed.key], end, now_us)
+            actions += self._end(self._attempts[failed.key], failed.end, now_us)
         return self._answer(actions, now_us)
 
     @event

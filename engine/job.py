@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from core.ends import End
 from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey, Choice, TenantClass
 from core.sampling import SamplingParams
@@ -99,6 +100,10 @@ class Failed:
 
     key: AttemptKey
     reason: str
+
+    @property
+    def end(self) -> End:
+        return End(Outcome.INVALID_ARGUMENT, f"grammar: {self.reason}", "grammar")
 
 
 @dataclass(frozen=True, slots=True)

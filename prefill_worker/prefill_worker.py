@@ -167,9 +167,7 @@ class PrefillWorker:
             if prompt is not None and prompt.phase is Phase.COMPUTING:
                 actions += self._progressed(prompt, computed, outcome, now_us)
         for failed in outcome.failed:
-            prompt = self._by_key[failed.key]
-            end = End(Outcome.INVALID_ARGUMENT, f"grammar: {failed.reason}", "grammar")
-            actions += self._end(prompt, end, now_us, tell=True)
+            actions += self._end(self._by_key[failed.key], failed.end, now_us, tell=True)
         return self._answer(actions, now_us)
 
     @event
