@@ -8,7 +8,7 @@ class SamplingParams:
     """The sampling contract of one request; every choice of it shares these.
 
     Order of application (the backend's sampler): logprobs are read from the raw logits; then, in
-    float32, allowed/banned tokens, min_tokens, logit_bias, the three penalties, and greedy
+    float32, allowed/banned tokens (a grammar's mask), min_tokens, logit_bias, the three penalties, and greedy
     (temperature 0) or temperature, min-p, top-k, top-p and one draw.
     """
 
@@ -33,7 +33,7 @@ class SamplingParams:
     max_tokens: int = 16
     """Output tokens at most, per choice; at least 1."""
     min_tokens: int = 0
-    """stop_token_ids cannot be drawn before this many output tokens."""
+    """stop_token_ids cannot be drawn before this many output tokens, unless a grammar leaves nothing else."""
     logprobs: int | None = None
     """How many alternatives to report per token; 0 reports the chosen token only, None nothing."""
 

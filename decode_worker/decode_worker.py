@@ -27,7 +27,7 @@ from decode_worker.hand_offs import HandOffs
 from decode_worker.mailboxes import Mailboxes, ResumePoint
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.job import Stage
+from engine.job import Stage, refused_because
 from engine.plan import StepResult
 from kv_transfer.incoming import Incoming, IncomingConfig
 from kv_transfer.incoming_record import IncomingState
@@ -183,7 +183,8 @@ class DecodeWorker(HandOffs):
         assert self._stepping
         self._stepping = False
         actions: list[Action] = []
-        for token in self._engine.step_done(result, now_us).tokens:
+        outcome = self._engine.step_done(result, now_us)
+        for token in outcome.tokens:
             attempt = self._attempts.get(token.key)
             if attempt is None or attempt.end is not None:
                 continue
@@ -193,6 +194,8 @@ class DecodeWorker(HandOffs):
             self._say(attempt, DrawnToken(token.choice, token.sampled, token.finish))
             if attempt.finished:
                 actions += self._end(attempt, End(Outcome.COMPLETED), now_us)
+        for failed in outcome.failed:
+            actions += self._end(self._attempts[failed.key], failed.end, now_us)
         return self._answer(actions, now_us)
 
     @event
@@ -292,9 +295,7 @@ class DecodeWorker(HandOffs):
         stage = Stage.FULL if leg is None else Stage.DECODE
         refused = self._engine.add(job, stage, now_us)
         if refused is not None:
-            return self._end(
-                attempt, End(refused, "prompt and output exceed this worker's KV blocks"), now_us
-            )
+            return self._end(attempt, End(refused, refused_because(job, refused)), now_us)
         if leg is None:
             attempt.phase = Phase.RUNNING
             self._count(attempt)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from engine.grammar_masks import GrammarMasks
 from engine.kernels import build
 from engine.kernels.loading import unsupported
 from engine.models.checkpoint import load_config
@@ -13,6 +14,7 @@ from engine.models.weights import load_weights
 from engine.native_backend import NativeBackend
 from engine.plan import Backend, KvLayout
 from engine.torch_backend import TorchBackend, free_bytes, refuse_if_too_large
+from text.grammar_vocabulary import open_grammar_vocabulary
 
 POOL_TOKENS_MAX = 65_536
 POOL_BYTES_MAX = {"cpu": 2 << 30, "cuda": 64 << 30}
@@ -29,24 +31,27 @@ def open_backend(
     blocks: int,
     threads: int,
     host_slots: int = 0,
+    masks: GrammarMasks | None = None,
 ) -> Backend:
     """Load the model in folder and allocate its pool, and `host_slots` blocks beside it to swap to.
 
     On a CPU the native kernels serve where they can, else torch does, and says so once.
-    dtype is "float32" or "bfloat16", device "cpu" or "cuda". Raises ModelError (model files),
+    `masks` for answers that follow a grammar; without one the folder's tokenizer is opened when first
+    needed. dtype is "float32" or "bfloat16", device "cpu" or "cuda". Raises ModelError (model files),
     EngineMemoryError (the blocks do not fit) or ValueError naming the argument.
     """
     _check(device=device, block_size=block_size, blocks=blocks, threads=threads)
     config = load_config(folder)
     weights = load_weights(folder, dtype)
-    arguments = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
+    masks = masks or GrammarMasks(lambda: open_grammar_vocabulary(folder))
+    pool = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
     if device == "cpu":
         if (reason := _why_not_native(config, dtype, block_size)) is None:
             layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
             refuse_if_too_large(layout, torch.device(device), host_slots)
-            return NativeBackend(config, weights, dtype=dtype, progress=build.say, **arguments)
+            return NativeBackend(config, weights, dtype=dtype, masks=masks, progress=build.say, **pool)
         _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
-    return TorchBackend(config, weights, dtype=dtype, device=device, **arguments)
+    return TorchBackend(config, weights, dtype=dtype, device=device, masks=masks, **pool)
 
 
 def _why_not_native(config: ModelConfig, dtype: str, block_size: int) -> str | None:

@@ -34,6 +34,8 @@ class EngineConfig:
     max_positions: int = 8192
     """Prompt and output tokens together that the model can place."""
     prefix_cache: bool = True
+    grammars: bool = False
+    """The backend holds answers to a job's grammar; where it does not, jobs with one are refused."""
     prefix_hash_bits: int = 64
     """How much of a hash the prefix cache looks up by; less only to provoke collisions in tests."""
 

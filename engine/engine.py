@@ -10,7 +10,7 @@ from engine.answers import Answers
 from engine.assignment import Assignment
 from engine.config import EngineConfig
 from engine.intake import Intake
-from engine.job import BlockCounts, Bound, Computed, FirstToken, Job, Stage, StepOutcome, Token
+from engine.job import BlockCounts, Bound, Computed, Failed, FirstToken, Job, Stage, StepOutcome, Token
 from engine.millisecond_ledger import WallTime
 from engine.plan import StepPlan, StepResult
 from engine.prefix_cache import PrefixChanges
@@ -48,8 +48,9 @@ class Engine:
     def add(self, job: Job, stage: Stage, now_us: int) -> Outcome | None:
         """Take a job on; a refusal leaves no trace.
 
-        Refuses INVALID_ARGUMENT (see Job), DUPLICATE_REQUEST, PROMPT_TOO_LONG (prompt, output so far
-        and one more token exceed the model's positions or the whole pool) and WORKER_FULL.
+        Refuses INVALID_ARGUMENT (see Job; a grammar where the backend follows none), DUPLICATE_REQUEST,
+        PROMPT_TOO_LONG (prompt, output so far and one more token exceed the model's positions or the
+        whole pool) and WORKER_FULL.
         """
         self._pass_time(now_us)
         if job.key in self._assignments:
@@ -182,7 +183,7 @@ class Engine:
         return self._outstanding
 
     def step_done(self, result: StepResult, now_us: int) -> StepOutcome:
-        """Take in what the outstanding step drew."""
+        """Take in what the outstanding step drew; jobs that could not draw are over."""
         plan = self._outstanding
         assert plan is not None and result.step == plan.step, (
             f"step_done: step {result.step} is not outstanding"
@@ -193,16 +194,26 @@ class Engine:
         self._blocks.end_step()
         tokens: list[Token] = []
         computed: list[Computed] = []
-        for sequence, row, drawn in zip(self._stepping, plan.rows, result.sampled, strict=True):
-            assert len(drawn) == len(row.samples)
+        failures = dict(result.failures)
+        failed: dict[AttemptKey, str] = {}
+        for number, (sequence, row) in enumerate(zip(self._stepping, plan.rows, strict=True)):
+            drawn = result.sampled[number]
             sequence.in_step = False
-            if sequence.phase is not Phase.ENDED:
-                self._answers.advance(sequence, row.start + len(row.tokens), drawn, tokens, computed)
+            if sequence.phase is Phase.ENDED:
+                continue
+            if number in failures:
+                failed[sequence.job.key] = failures[number]
+                continue
+            assert len(drawn) == len(row.samples)
+            self._answers.advance(sequence, row.start + len(row.tokens), drawn, tokens, computed)
         self._stepping = []
+        for key in failed:
+            self.cancel(key, now_us)
         for sequence in self._leaving:
             self._blocks.free(sequence)
         self._leaving = []
-        return StepOutcome(tuple(tokens), tuple(computed))
+        failures_of_jobs = tuple(Failed(key, reason) for key, reason in failed.items())
+        return StepOutcome(tuple(tokens), tuple(computed), failures_of_jobs)
 
     # What others may ask
 

@@ -18,7 +18,7 @@ class Intake:
 
     def refusal(self, job: Job, stage: Stage) -> Outcome | None:
         """INVALID_ARGUMENT or PROMPT_TOO_LONG, if the job could never run; see Engine.add."""
-        if not _is_valid(job, stage):
+        if not _is_valid(job, stage) or (job.grammar and not self._config.grammars):
             return Outcome.INVALID_ARGUMENT
         longest = len(job.prompt) + max(len(choice.output) for choice in job.choices)
         return Outcome.PROMPT_TOO_LONG if longest + 1 > self._config.positions_max else None

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from core.outcomes import FinishReason
+from core.ends import End
+from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey, Choice, TenantClass
 from core.sampling import SamplingParams
 from engine.plan import Sampled
@@ -40,7 +41,14 @@ class Job:
     tenant: str
     tenant_class: TenantClass
     grammar: str = ""
-    """JSON-encoded; empty: none."""
+    """What every answer must follow, as text/grammar.py makes it; empty: anything."""
+
+
+def refused_because(job: Job, refused: Outcome) -> str:
+    """What Engine.add's word means to whoever asked."""
+    if refused is Outcome.INVALID_ARGUMENT and job.grammar:
+        return "this worker's engine cannot hold an answer to a grammar"
+    return "prompt and output exceed this worker's KV blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,25 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """A job that cannot go on; it is gone from the engine."""
+
+    key: AttemptKey
+    reason: str
+
+    @property
+    def end(self) -> End:
+        return End(Outcome.INVALID_ARGUMENT, f"grammar: {self.reason}", "grammar")
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What one step gave, in row order."""
 
     tokens: tuple[Token, ...]
     computed: tuple[Computed, ...]
+    failed: tuple[Failed, ...] = ()
+    """Nothing of these jobs follows; tokens of this step, of their other choices, may stand beside."""
 
 
 @dataclass(frozen=True, slots=True)

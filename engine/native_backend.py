@@ -3,12 +3,13 @@
 import ctypes
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
 import torch
 
+from engine.grammar_masks import NO_MASKS, GrammarMasks, StepMasks, no_vocabulary
 from engine.kernels import build
 from engine.kernels.binding import PHASES, Batch, open_library
 from engine.kernels.loading import load_model, shape_of, unsupported
@@ -60,6 +61,7 @@ class NativeBackend:
         blocks: int,
         threads: int,
         host_slots: int = 0,
+        masks: GrammarMasks | None = None,
         progress: build.Progress = build.say,
     ) -> None:
         """Packs weights (Hugging Face names, any dtype) and takes all memory.
@@ -74,6 +76,7 @@ class NativeBackend:
         if blocks < 1 or threads < 1:
             raise ValueError(f"blocks, threads: {blocks}, {threads} must be at least 1")
         self.layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
+        self.grammars = masks or GrammarMasks(no_vocabulary)
         self._config = config
         self._library = open_library(progress)
         shape = shape_of(config, block_size, blocks, TOKENS_MAX, SAMPLES_MAX)
@@ -91,6 +94,7 @@ class NativeBackend:
         """Swap, zero, copy, compute, sample. Raises ValueError for a token or block that does not exist."""
         started_ns = time.perf_counter_ns()
         self._check(plan)
+        masks = self.grammars.begin(plan.rows)
         self._swap(plan)
         for block in plan.zero_blocks:
             self._library.baton_zero_block(self._model, block)
@@ -98,8 +102,9 @@ class NativeBackend:
             self._library.baton_copy_block(self._model, source, destination)
         sampled: list[tuple[Sampled, ...]] = [()] * len(plan.rows)
         for pieces in _passes(plan.rows):
-            self._run(pieces, sampled)
-        return StepResult(plan.step, tuple(sampled), (time.perf_counter_ns() - started_ns) // 1000)
+            self._run(pieces, sampled, masks)
+        elapsed_us = (time.perf_counter_ns() - started_ns) // 1000
+        return StepResult(plan.step, tuple(sampled), elapsed_us, tuple(masks().failures.items()))
 
     def score(self, row: Row) -> torch.Tensor:
         """Logits [len(row.tokens), vocab_size] float32 after each token; writes its KV as a step does."""
@@ -159,6 +164,7 @@ class NativeBackend:
 
     def close(self) -> None:
         """Gives all memory back; nothing may be called after it but close."""
+        self.grammars.close()
         if self._model:
             self._library.baton_destroy(self._model)
             self._model = None
@@ -175,7 +181,9 @@ class NativeBackend:
         for block, slot in plan.swap_in:
             ctypes.memmove(self._library.baton_block(self._model, block), host + slot * size, size)
 
-    def _run(self, pieces: Sequence[_Piece], sampled: list[tuple[Sampled, ...]]) -> None:
+    def _run(
+        self, pieces: Sequence[_Piece], sampled: list[tuple[Sampled, ...]], masks: Callable[[], StepMasks]
+    ) -> None:
         """One pass: computes pieces, and draws for those that end their row."""
         ending: list[_Piece] = []
         last_tokens: list[int] = []
@@ -187,7 +195,7 @@ class NativeBackend:
                 last_tokens.append(tokens - 1)
         greedy = [all(map(_is_greedy, piece.samples)) for piece in ending]
         self._forward(pieces, last_tokens, [not is_greedy for is_greedy in greedy])
-        self._draw(ending, greedy, sampled)
+        self._draw(ending, greedy, sampled, NO_MASKS if all(greedy) else masks())
 
     def _forward(
         self, pieces: Sequence[_Piece], sample_tokens: Sequence[int], wants_logits: Sequence[bool]
@@ -214,24 +222,31 @@ class NativeBackend:
         self._library.baton_forward(self._model, ctypes.byref(batch))
 
     def _draw(
-        self, ending: Sequence[_Piece], greedy: Sequence[bool], sampled: list[tuple[Sampled, ...]]
+        self,
+        ending: Sequence[_Piece],
+        greedy: Sequence[bool],
+        sampled: list[tuple[Sampled, ...]],
+        found: StepMasks,
     ) -> None:
         """Greedy choices took their token in the kernels; the sampler draws for all others at once."""
         specs: list[SampleSpec] = []
         rows: list[int] = []
+        masks: list[bytes | None] = []
+        drawing: list[_Piece] = []
         for position, (piece, is_greedy) in enumerate(zip(ending, greedy, strict=True)):
             if is_greedy:
                 token = self._argmax[position]
                 sampled[piece.index] = tuple(Sampled(spec.choice, token) for spec in piece.samples)
-            else:
+            elif piece.index not in found.failures:
+                drawing.append(piece)
+                masks.extend([found.masks.get(piece.index)] * len(piece.samples))
                 specs.extend(piece.samples)
                 rows.extend([position] * len(piece.samples))
         if not specs:
             return
-        drawn = iter(sample(self._logits[rows], specs))
-        for piece, is_greedy in zip(ending, greedy, strict=True):
-            if not is_greedy:
-                sampled[piece.index] = tuple(next(drawn) for _ in piece.samples)
+        drawn = iter(sample(self._logits[rows], specs, masks))
+        for piece in drawing:
+            sampled[piece.index] = tuple(next(drawn) for _ in piece.samples)
 
     def _check(self, plan: StepPlan) -> None:
         """The kernels trust their input: a wrong number there would be a wrong address."""
@@ -292,7 +307,7 @@ def _is_greedy(spec: SampleSpec) -> bool:
     params = spec.params
     unforced = spec.output_count >= params.min_tokens or not params.stop_token_ids
     plain = params.temperature == 0.0 and params.logprobs is None and not params.logit_bias
-    return plain and unforced and not params.needs_history
+    return plain and unforced and not params.needs_history and not spec.grammar
 
 
 def _address(values: "array[int]") -> int:

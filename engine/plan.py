@@ -21,7 +21,9 @@ class SampleSpec:
     prompt_tokens: tuple[int, ...] = ()
     """Filled only where params.needs_history."""
     output_tokens: tuple[int, ...] = ()
-    """Filled only where params.needs_history."""
+    """Filled only where params.needs_history or grammar is set."""
+    grammar: str = ""
+    """What the output must follow (text/grammar.py); empty: anything. The same for all of a row's samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,8 @@ class StepResult:
     step: int
     sampled: tuple[tuple[Sampled, ...], ...]
     elapsed_us: int
+    failures: tuple[tuple[int, str], ...] = ()
+    """(row number, why its grammar cannot be followed): its entry of `sampled` is empty."""
 
 
 @dataclass(frozen=True, slots=True)

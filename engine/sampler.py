@@ -23,22 +23,26 @@ DEPTHS = (4.0, 8.0)
 WORD = (1 << 64) - 1
 
 
-def sample(logits: torch.Tensor, specs: Sequence[SampleSpec]) -> list[Sampled]:
+def sample(
+    logits: torch.Tensor, specs: Sequence[SampleSpec], masks: Sequence[bytes | None] = ()
+) -> list[Sampled]:
     """Draw one token per spec; logits is [len(specs), vocab_size] float32, row i for specs[i].
 
-    Order: log probabilities from the raw logits; then min_tokens, logit_bias, the three penalties;
-    then the likeliest token (temperature 0; ties to the lowest id), or temperature, min_p, top_k,
-    top_p and one draw.
+    `masks`, where given, holds one per spec: a bit per token id, lowest first, of those that may be drawn;
+    ids beyond it may not. Order: log probabilities from the raw logits; then the mask, min_tokens,
+    logit_bias, the three penalties; then the likeliest token (temperature 0; ties to the lowest id), or
+    temperature, min_p, top_k, top_p and one draw.
     """
     if len(specs) != len(logits):
         raise ValueError(f"specs: {len(specs)} given for {len(logits)} rows of logits")
     if not specs:
         return []
-    if all(_is_plain_greedy(spec) for spec in specs):
+    if not any(masks) and all(_is_plain_greedy(spec) for spec in specs):
         tokens = _greatest(logits)
         return [Sampled(spec.choice, token) for spec, token in zip(specs, tokens, strict=True)]
     rows = logits.detach().cpu().numpy()
-    return [_sample_row(row, spec) for row, spec in zip(rows, specs, strict=True)]
+    masks = masks or [None] * len(specs)
+    return [_sample_row(row, spec, mask) for row, spec, mask in zip(rows, specs, masks, strict=True)]
 
 
 def _greatest(logits: torch.Tensor) -> list[int]:
@@ -81,8 +85,8 @@ def _bans_stops(spec: SampleSpec) -> bool:
     return spec.output_count < spec.params.min_tokens and bool(spec.params.stop_token_ids)
 
 
-def _sample_row(raw: Floats, spec: SampleSpec) -> Sampled:
-    logits = _adjusted(raw, spec)
+def _sample_row(raw: Floats, spec: SampleSpec, mask: bytes | None) -> Sampled:
+    logits = _adjusted(raw, spec, mask)
     if spec.params.temperature == 0.0:
         token = int(logits.argmax())
     else:
@@ -101,20 +105,33 @@ def _with_logprobs(raw: Floats, spec: SampleSpec, token: int) -> Sampled:
     return Sampled(spec.choice, token, float(logprobs[token]), top)
 
 
-def _adjusted(raw: Floats, spec: SampleSpec) -> Floats:
+def _adjusted(raw: Floats, spec: SampleSpec, mask: bytes | None) -> Floats:
     """The logits a token is chosen from, float32."""
     params = spec.params
-    if not (params.logit_bias or params.needs_history or _bans_stops(spec)):
+    if not (mask or params.logit_bias or params.needs_history or _bans_stops(spec)):
         return raw
-    logits = raw.copy()
+    logits = raw.copy() if mask is None else _masked(raw, mask)
     for token, bias in params.logit_bias:
         if 0 <= token < len(logits):
             logits[token] += np.float32(bias)
     if params.needs_history:
         _penalize(logits, spec)
-    if _bans_stops(spec):
-        logits[[token for token in params.stop_token_ids if 0 <= token < len(logits)]] = -np.inf
+    return _without_stops(logits, params) if _bans_stops(spec) else logits
+
+
+def _masked(raw: Floats, mask: bytes) -> Floats:
+    logits = np.full_like(raw, -np.inf)
+    known = min(len(raw), 8 * len(mask))
+    allowed = np.unpackbits(np.frombuffer(mask, np.uint8), count=known, bitorder="little").view(np.bool_)
+    np.copyto(logits[:known], raw[:known], where=allowed)
     return logits
+
+
+def _without_stops(logits: Floats, params: SamplingParams) -> Floats:
+    others = logits.copy()
+    others[[token for token in params.stop_token_ids if 0 <= token < len(logits)]] = -np.inf
+    # Where a grammar leaves nothing but the end, min_tokens gives way.
+    return others if others.max() > -np.inf else logits
 
 
 def _penalize(logits: Floats, spec: SampleSpec) -> None:

@@ -137,7 +137,8 @@ class Sequence:
     def _sample(self, choice: int) -> SampleSpec:
         job, position = self.job, len(self.tokens)
         output_count = position - len(job.prompt)
-        if not job.params.needs_history:
+        if not job.params.needs_history and not job.grammar:
             return SampleSpec(choice, job.params, job.seed, position, output_count)
+        prompt = job.prompt if job.params.needs_history else ()
         output = tuple(self.tokens[len(job.prompt) :])
-        return SampleSpec(choice, job.params, job.seed, position, output_count, job.prompt, output)
+        return SampleSpec(choice, job.params, job.seed, position, output_count, prompt, output, job.grammar)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from engine.grammar_masks import GrammarMasks, StepMasks, no_vocabulary
 from engine.models.config import ModelConfig
 from engine.models.llama import Llama, Pass
 from engine.models.paged_attention import Span
@@ -39,7 +40,9 @@ class TorchBackend:
         blocks: int,
         threads: int,
         host_slots: int = 0,
+        masks: GrammarMasks | None = None,
     ) -> None:
+        self.grammars = masks or GrammarMasks(no_vocabulary)
         self.layout = KvLayout(
             layers=config.layers,
             kv_heads=config.kv_heads,
@@ -68,11 +71,13 @@ class TorchBackend:
         """Swap, zero, copy, compute, sample."""
         started_ns = time.perf_counter_ns()
         with one_thread_inside():
+            masks = self.grammars.begin(plan.rows)
             self._prepare(plan)
             logits = [self._model.forward(part, self._pool) for part in self._passes(plan.rows)]
-            sampled = self._sample(plan.rows, torch.cat(logits)) if logits else ()
+            found = masks()
+            sampled = self._sample(plan.rows, torch.cat(logits), found) if logits else ()
         elapsed_us = (time.perf_counter_ns() - started_ns) // 1000
-        return StepResult(plan.step, sampled, elapsed_us)
+        return StepResult(plan.step, sampled, elapsed_us, tuple(found.failures.items()))
 
     def read_kv(self, block_table: tuple[int, ...], start: int, stop: int) -> bytes:
         """The KV of tokens start..stop, [layer, K/V, token, kv_head, head_dim], in the model's dtype."""
@@ -102,6 +107,7 @@ class TorchBackend:
     def close(self) -> None:
         """End the threads and let go of the pool; the backend cannot be used afterwards."""
         self._workers.close()
+        self.grammars.close()
         self._pool = self._pool.new_empty(0)
         self._host = self._host.new_empty(0)
 
@@ -145,13 +151,24 @@ class TorchBackend:
         positions = torch.arange(start, stop)
         return torch.tensor(block_table, dtype=torch.int64)[positions // size] * size + positions % size
 
-    def _sample(self, rows: Sequence[Row], logits: torch.Tensor) -> tuple[tuple[Sampled, ...], ...]:
+    def _sample(
+        self, rows: Sequence[Row], logits: torch.Tensor, found: StepMasks
+    ) -> tuple[tuple[Sampled, ...], ...]:
         """One row of logits serves every choice of its sequence."""
-        asking = [row for row in rows if row.samples]
-        specs = [spec for row in asking for spec in row.samples]
-        owners = [index for index, row in enumerate(asking) for _ in row.samples]
-        drawn = iter(sample(logits[torch.tensor(owners, dtype=torch.int64)], specs))
-        return tuple(tuple(next(drawn) for _ in row.samples) for row in rows)
+        asking = [number for number, row in enumerate(rows) if row.samples]
+        drawing = [
+            (index, number, spec)
+            for index, number in enumerate(asking)
+            if number not in found.failures
+            for spec in rows[number].samples
+        ]
+        owners = torch.tensor([index for index, _, _ in drawing], dtype=torch.int64)
+        masks = [found.masks.get(number) for _, number, _ in drawing]
+        drawn = iter(sample(logits[owners], [spec for _, _, spec in drawing], masks))
+        return tuple(
+            tuple(next(drawn) for _ in row.samples) if number not in found.failures else ()
+            for number, row in enumerate(rows)
+        )
 
 
 @dataclass(frozen=True, slots=True)

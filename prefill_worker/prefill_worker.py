@@ -9,7 +9,7 @@ from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.job import Computed, Stage, StepOutcome, Token
+from engine.job import Computed, Stage, StepOutcome, Token, refused_because
 from engine.plan import StepResult
 from engine.scheduler import place_us
 from kv_transfer.actions import (
@@ -166,6 +166,8 @@ class PrefillWorker:
             prompt = self._by_key.get(computed.key)
             if prompt is not None and prompt.phase is Phase.COMPUTING:
                 actions += self._progressed(prompt, computed, outcome, now_us)
+        for failed in outcome.failed:
+            actions += self._end(self._by_key[failed.key], failed.end, now_us, tell=True)
         return self._answer(actions, now_us)
 
     @event
@@ -242,8 +244,8 @@ class PrefillWorker:
         # At the place it has had since it arrived: whom it waited behind does not overtake it again.
         refused = self._engine.add(prompt.request.job, Stage.PREFILL, prompt.arrived_us)
         if refused is not None:
-            message = "the prompt exceeds this worker's KV blocks"
-            return self._end(prompt, End(refused, message), now_us, tell=True)
+            end = End(refused, refused_because(prompt.request.job, refused))
+            return self._end(prompt, end, now_us, tell=True)
         prompt.phase = Phase.COMPUTING
         prompt.started_us = now_us
         self._intake.compute(prompt.number)

@@ -110,6 +110,7 @@ def start_request(start: Start, now_us: int) -> StartRequest:
         hash_root=start.hash_root,
         tenant=start.tenant.name,
         tenant_class=start.tenant.tenant_class,
+        grammar=start.grammar,
     )
     return StartRequest(job, start.legs, start.fallback, max(1, start.deadline_us - now_us), start.router)
 

@@ -57,6 +57,7 @@ SHELLS = (
     "engine/torch_backend.py",
     "engine/native_backend.py",
     "engine/backends.py",
+    "engine/grammar_masks.py",
     "engine/models/",
     "engine/kernels/",
     "worker/instance.py",

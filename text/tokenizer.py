@@ -8,9 +8,8 @@ import tokenizers
 
 from text.control_guard import ControlGuard, stand_in
 from text.literal_twin import literal_twin
+from text.named_tokens import CONFIG_NAMES, named_ids
 from text.pieces import LeadingSpace, piece_rules
-
-_CONFIG_NAMES = ("generation_config.json", "config.json", "tokenizer_config.json")
 
 
 class TokenizerError(Exception):
@@ -36,8 +35,8 @@ class Tokenizer:
         """Text of those tokens met so far that are whole characters; "" for control tokens."""
         self.vocab_size: int = max(self._encoder.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         """One more than the highest token id; a model's logits may be wider."""
-        self.eos_token_ids = self._named_ids(configs, "eos")
-        self.bos_token_id = next(iter(self._named_ids(configs, "bos")), None)
+        self.eos_token_ids = named_ids(configs, "eos", self._id_of)
+        self.bos_token_id = next(iter(named_ids(configs, "bos", self._id_of)), None)
         token_id_of = {content: token_id for token_id, content in self._special.items()}
         self.control_guard = ControlGuard(token_id_of, _normalize(self._encoder, added))
 
@@ -50,7 +49,7 @@ class Tokenizer:
         """
         path = folder / "tokenizer.json"
         definition = _read(path)
-        configs = [_read_object(folder / name) for name in _CONFIG_NAMES]
+        configs = [_read_object(folder / name) for name in CONFIG_NAMES]
         try:
             return cls(definition, configs)
         except TokenizerError as error:
@@ -121,20 +120,6 @@ class Tokenizer:
         for token_id, content in self._special.items():
             if self._literal.token_to_id(stand_in(token_id)) != token_id:
                 raise TokenizerError(f"added_tokens: {content!r} is not token {token_id} of the vocabulary")
-
-    def _named_ids(self, configs: Sequence[Mapping[str, object]], name: str) -> tuple[int, ...]:
-        """All ids the configs give for `name`_token_id (int or list) or `name`_token, first named first."""
-        found: list[int] = []
-        for config in configs:
-            value = config.get(f"{name}_token_id")
-            found.extend(
-                item for item in (value if isinstance(value, list) else [value]) if isinstance(item, int)
-            )
-            token = config.get(f"{name}_token")
-            content = token.get("content") if isinstance(token, Mapping) else token
-            if isinstance(content, str):
-                found.append(self._id_of(content, f"{name}_token"))
-        return tuple(dict.fromkeys(found))
 
     def _id_of(self, content: str, field: str) -> int:
         if (token_id := self._encoder.token_to_id(content)) is None:

@@ -1,6 +1,7 @@
 """Which engine instance a worker process hosts: its model, its pool and its declared cost."""
 
 import os
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,15 +58,19 @@ def host(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
 
 def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
     from engine.backends import default_blocks, open_backend  # torch takes seconds to import
+    from engine.grammar_masks import GrammarMasks
     from engine.models.checkpoint import load_config
     from engine.models.errors import ModelError
     from engine.models.store import resolve
     from engine.torch_backend import EngineMemoryError
+    from text.grammar_vocabulary import open_grammar_vocabulary
 
     threads = config.threads or len(os.sched_getaffinity(0))
     try:
         model = resolve(config.model)
         shape = load_config(model.path)
+        masks = GrammarMasks(lambda: open_grammar_vocabulary(model.path))
+        vocabulary = masks.warm()
         size = config.block_size
         blocks = config.kv_blocks or default_blocks(
             shape, dtype=config.dtype, device=config.device, block_size=size
@@ -78,11 +83,13 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
             blocks=blocks,
             threads=threads,
             host_slots=_host_slots(config, blocks),
+            masks=masks,
         )
     except (ModelError, EngineMemoryError, ValueError) as error:
         raise ServiceError(str(error)) from None
     identity = ModelIdentity(config.served_name or model.name, model.revision)
-    engine = _engine(config, blocks, shape.max_position_embeddings)
+    engine = _engine(config, blocks, shape.max_position_embeddings, grammars=True)
+    wait([vocabulary])  # it may be unusable: then each grammar fails, and says why
     cost = _measure(backend, engine)
     engine = _with_swap_time(backend, engine)
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, model.path, config.dtype)
@@ -92,13 +99,14 @@ def _timed(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
     from engine.timed_backend import TimedBackend, digest_layout
 
     cost = StepCost(config.timed_step_us * 1_000, config.timed_token_us * 1_000, 0)
-    engine = _engine(config, config.kv_blocks or 4_096, 8_192)
+    # Its tokens stand for no text that a grammar could speak of.
+    engine = _engine(config, config.kv_blocks or 4_096, 8_192, grammars=False)
     backend = TimedBackend(cost, digest_layout(engine.block_size, engine.blocks))
     identity = ModelIdentity(config.served_name or config.model, "timed")
     return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, None, "digest")
 
 
-def _engine(config: WorkerConfig, blocks: int, max_positions: int) -> EngineConfig:
+def _engine(config: WorkerConfig, blocks: int, max_positions: int, *, grammars: bool) -> EngineConfig:
     return EngineConfig(
         blocks=blocks,
         block_size=config.block_size,
@@ -107,6 +115,7 @@ def _engine(config: WorkerConfig, blocks: int, max_positions: int) -> EngineConf
         itl_target_us=config.itl_target_ms * 1_000,
         swap_blocks=_host_slots(config, blocks),
         max_positions=max_positions,
+        grammars=grammars,
     )
 
 

@@ -90,6 +90,8 @@ class Start:
     fallback: str
     deadline_us: int
     router: str
+    grammar: str = ""
+    """What every answer must follow (text/grammar.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,11 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     n: int | None = None
     seed: int | None = None
     ignore_eos: bool | None = None
+    guided_json: Any = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    structured_outputs: Any = None
 
 
 class _Body(SamplingFields, kw_only=True):
@@ -125,9 +130,6 @@ def _token_ids(items: list[Any], field: str) -> list[int]:
 
 def refuse_unsupported(body: CompletionBody | ChatBody) -> None:
     """Raises Refusal naming the first field that asks for what is not served."""
-    wanted = body.response_format
-    if wanted is not None and not (isinstance(wanted, dict) and wanted.get("type") == "text"):
-        raise bad_field("response_format", 'only {"type": "text"} is supported')
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise bad_field("best_of", "must be absent or equal to n")
     if body.stream_options is not None and not body.stream:

@@ -23,6 +23,7 @@ from services.gateway.mailbox import Item
 from services.gateway.models import ServedModel
 from services.gateway.refusal import Refusal, bad_field
 from services.gateway.requests import Tenant
+from services.gateway.structured import Structure, structure
 from services.gateway.tenants import Tenants
 from text.conversation import Conversation, TemplateError
 
@@ -73,13 +74,14 @@ class InferenceApi(InferenceServicer):
             deadline_us=start.deadline_ms * 1000,
         )
         fields, logprobs = _sampling(start.sampling)
+        wanted = structure_asked(start.sampling)
         kind = start.WhichOneof("prompt")
         if kind == "chat":
-            return await self._intake.conversation(call, model, _chat(start.chat), fields, logprobs)
+            return await self._intake.conversation(call, model, _chat(start.chat), fields, logprobs, wanted)
         if kind is None:
             raise bad_field("prompt", "is missing")
         prompt: str | list[int] = start.text if kind == "text" else list(start.tokens.ids)
-        return await self._intake.texts(call, model, [prompt], fields, logprobs, fields.max_tokens)
+        return await self._intake.texts(call, model, [prompt], fields, logprobs, fields.max_tokens, wanted)
 
     def failed(self, error: Exception) -> None:
         self._log.error("grpc_failed", error=repr(error))
@@ -226,6 +228,23 @@ def _sampling(options: api.SamplingOptions) -> tuple[SamplingFields, int | None]
         ignore_eos=given("ignore_eos"),
     )
     return fields, given("logprobs")
+
+
+_KINDS = {"json_schema": "json"}
+"""Where a field's name is not that of its kind in services/gateway/structured.py."""
+
+
+def structure_asked(options: api.SamplingOptions) -> Structure | None:
+    """What the answers must follow; None: anything. Raises Refusal naming the field."""
+    if not options.HasField("structure"):
+        return None
+    name = options.structure.WhichOneof("kind")
+    if name is None:
+        raise bad_field("sampling.structure", "names no kind")
+    value = getattr(options.structure, name)
+    value = list(value.texts) if name == "choice" else value
+    strict = not options.structure.lenient
+    return structure(_KINDS.get(name, name), value, f"sampling.structure.{name}", strict=strict)
 
 
 def _chat(chat: api.Chat) -> Conversation:

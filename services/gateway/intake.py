@@ -20,6 +20,7 @@ from services.gateway.parameters import Parameters, checked
 from services.gateway.refusal import bad_field
 from services.gateway.request_names import RequestNames, made_id, name_problem
 from services.gateway.requests import NewRequest, Tenant
+from services.gateway.structured import Structure, structure_of
 from text.conversation import Conversation, TemplateError
 
 COMPLETION_MAX_TOKENS = 16
@@ -49,6 +50,7 @@ class _Asked:
     parameters: Parameters
     hash_root: bytes
     prefix_hashes: bytes
+    grammar: str
 
 
 class Intake:
@@ -74,11 +76,13 @@ class Intake:
         refuse_unsupported(body)
         model = self.models.find(body.model)
         conversation = _conversation(body)
+        structure = structure_of(body, body.response_format)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens is not None else "max_tokens"
         max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
 
         def ask() -> list[_Asked]:
+            grammar = _grammar(model, structure)
             tokens = model.conversation_tokens(conversation, datetime.now())
             parameters = checked(
                 body,
@@ -86,14 +90,16 @@ class Intake:
                 len(tokens),
                 logprobs=logprobs,
                 max_tokens=max_tokens,
+                structured=structure is not None,
                 max_tokens_field=named,
                 logprobs_field="top_logprobs",
                 prompt_field="messages",
             )
-            return [self._asked(call, model, tokens, parameters)]
+            return [self._asked(call, model, tokens, parameters, grammar)]
 
         size = sum(len(str(message["content"])) for message in conversation.messages)
-        return self._generation(call, model, await self._off_loop(ask, size), continues=False)
+        asked = await self._off_loop(ask, size, structure)
+        return self._generation(call, model, asked, continues=False)
 
     async def completion(self, call: Call, body: CompletionBody) -> Generation:
         """Raises Refusal naming the field."""
@@ -101,7 +107,8 @@ class Intake:
         model = self.models.find(body.model)
         given = prompts(body.prompt, self._config.prompts_max)
         max_tokens = COMPLETION_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        return await self.texts(call, model, given, body, body.logprobs, max_tokens)
+        structure = structure_of(body, body.response_format)
+        return await self.texts(call, model, given, body, body.logprobs, max_tokens, structure)
 
     async def texts(
         self,
@@ -111,11 +118,13 @@ class Intake:
         fields: SamplingFields,
         logprobs: int | None,
         max_tokens: int | None,
+        structure: Structure | None = None,
     ) -> Generation:
         """Prompts without a template. Raises Refusal naming the field."""
 
         def ask() -> list[_Asked]:
             asked = []
+            grammar = _grammar(model, structure)
             for position, prompt in enumerate(given):
                 field = "prompt" if len(given) == 1 else f"prompt[{position}]"
                 tokens = model.prompt_tokens(prompt, field)
@@ -129,13 +138,14 @@ class Intake:
                     len(tokens),
                     logprobs=logprobs,
                     max_tokens=limit,
+                    structured=structure is not None,
                     prompt_field=field,
                 )
-                asked.append(self._asked(call, model, tokens, parameters))
+                asked.append(self._asked(call, model, tokens, parameters, grammar))
             return asked
 
         size = sum(len(prompt) for prompt in given)
-        return self._generation(call, model, await self._off_loop(ask, size), continues=True)
+        return self._generation(call, model, await self._off_loop(ask, size, structure), continues=True)
 
     async def conversation(
         self,
@@ -144,10 +154,12 @@ class Intake:
         conversation: Conversation,
         fields: SamplingFields,
         logprobs: int | None,
+        structure: Structure | None = None,
     ) -> Generation:
         """A chat that is checked already (gRPC). Raises Refusal naming the field."""
 
         def ask() -> list[_Asked]:
+            grammar = _grammar(model, structure)
             tokens = model.conversation_tokens(conversation, datetime.now())
             parameters = checked(
                 fields,
@@ -155,22 +167,27 @@ class Intake:
                 len(tokens),
                 logprobs=logprobs,
                 max_tokens=fields.max_tokens,
+                structured=structure is not None,
                 prompt_field="chat.messages",
             )
-            return [self._asked(call, model, tokens, parameters)]
+            return [self._asked(call, model, tokens, parameters, grammar)]
 
         size = sum(len(str(message["content"])) for message in conversation.messages)
-        return self._generation(call, model, await self._off_loop(ask, size), continues=False)
+        asked = await self._off_loop(ask, size, structure)
+        return self._generation(call, model, asked, continues=False)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _off_loop(self, make: Callable[[], Made], characters: int) -> Made:
-        if characters <= self._config.inline_characters_max:
+    async def _off_loop(self, make: Callable[[], Made], characters: int, structure: Structure | None) -> Made:
+        """Grammars may take long to compile, so they never do on the loop."""
+        if structure is None and characters <= self._config.inline_characters_max:
             return make()
         return await asyncio.get_running_loop().run_in_executor(self._threads, make)
 
-    def _asked(self, call: Call, model: ServedModel, tokens: list[int], parameters: Parameters) -> _Asked:
+    def _asked(
+        self, call: Call, model: ServedModel, tokens: list[int], parameters: Parameters, grammar: str
+    ) -> _Asked:
         prompt = tuple(tokens)
         # The salt is who authenticated, never what a header says.
         root = hash_root(b"tenant:" + call.tenant.name.encode(), model.identity, model.dtype)
@@ -178,7 +195,7 @@ class Intake:
         if public >= HASH_UNIT:
             root = root_with_public(hash_root(b"public", model.identity, model.dtype), public, root)
         hashed = prompt[: self._config.prefix_hashes_max * HASH_UNIT]
-        return _Asked(prompt, parameters, root, pack(chain(root, hashed)))
+        return _Asked(prompt, parameters, root, pack(chain(root, hashed)), grammar)
 
     def _generation(
         self, call: Call, model: ServedModel, asked: list[_Asked], *, continues: bool
@@ -218,8 +235,13 @@ class Intake:
             hash_root=asked.hash_root,
             prefix_hashes=asked.prefix_hashes,
             deadline_us=now_us() + min(call.deadline_us or longest_us, longest_us),
+            grammar=asked.grammar,
             stop_strings=bool(parameters.stops),
         )
+
+
+def _grammar(model: ServedModel, structure: Structure | None) -> str:
+    return "" if structure is None else model.grammars.compiled(structure)
 
 
 def _conversation(body: ChatBody) -> Conversation:

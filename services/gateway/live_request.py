@@ -144,6 +144,7 @@ class LiveRequest:
             fallback=self.placement.fallback,
             deadline_us=spec.deadline_us,
             router=self.router,
+            grammar=spec.grammar,
         )
 
     def resume(self) -> Resume:

@@ -1,6 +1,6 @@
 """Which models are served, and how each turns text into tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from core.request import ModelIdentity
 from services.gateway.config import ModelConfig
 from services.gateway.parameters import ModelLimits
 from services.gateway.refusal import Refusal, bad_field
+from services.gateway.structured import Grammars
 from text.chat_template import ChatTemplate
 from text.conversation import Conversation, TemplateError
 from text.tokenizer import Tokenizer, TokenizerError
@@ -25,6 +26,7 @@ class ServedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     """None: a base model, which cannot chat."""
+    grammars: Grammars
     public_prefixes: tuple[tuple[int, ...], ...] = ()
     """Token ids of prompt beginnings whose KV all tenants share."""
 
@@ -35,9 +37,10 @@ class ServedModel:
         template = _template(config)
         limits = ModelLimits(config.max_positions, tokenizer.vocab_size, tokenizer.eos_token_ids)
         identity = ModelIdentity(config.name, config.revision)
-        model = cls(identity, config.dtype, limits, tokenizer, template)
+        grammars = Grammars(tokenizer)
+        model = cls(identity, config.dtype, limits, tokenizer, template, grammars)
         prefixes = tuple(model._public_prefix(text, now) for text in config.public_system_prompts)
-        return cls(identity, config.dtype, limits, tokenizer, template, prefixes)
+        return replace(model, public_prefixes=prefixes)
 
     def conversation_tokens(self, conversation: Conversation, now: datetime) -> list[int]:
         """Token ids of a chat. Raises Refusal naming the field."""

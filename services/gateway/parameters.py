@@ -44,11 +44,15 @@ def checked(
     *,
     logprobs: int | None,
     max_tokens: int | None,
+    structured: bool = False,
     max_tokens_field: str = "max_tokens",
     logprobs_field: str = "logprobs",
     prompt_field: str = "prompt",
 ) -> Parameters:
-    """`max_tokens` None: as far as the model's positions go. Raises Refusal naming the field."""
+    """`max_tokens` None: as far as the model's positions go. Raises Refusal naming the field.
+
+    A `structured` answer ends where its grammar does, so the end tokens count whatever ignore_eos says.
+    """
     if prompt_tokens == 0:
         raise bad_field(prompt_field, "must not be empty")
     limit = _output_limit(limits, prompt_tokens, max_tokens, max_tokens_field, prompt_field)
@@ -61,7 +65,7 @@ def checked(
         frequency_penalty=_between("frequency_penalty", fields.frequency_penalty, 0.0, -2.0, 2.0),
         presence_penalty=_between("presence_penalty", fields.presence_penalty, 0.0, -2.0, 2.0),
         logit_bias=_logit_bias(fields.logit_bias, limits.vocabulary),
-        stop_token_ids=_stop_token_ids(fields, limits),
+        stop_token_ids=_stop_token_ids(fields, limits, structured),
         max_tokens=limit,
         min_tokens=_min_tokens(fields.min_tokens, limit),
         logprobs=None if logprobs is None else _whole(logprobs_field, logprobs, 0, LOGPROBS_MAX),
@@ -148,14 +152,14 @@ def _logit_bias(bias: dict[str, float] | None, vocabulary: int) -> tuple[tuple[i
     return tuple(sorted(found.items()))
 
 
-def _stop_token_ids(fields: SamplingFields, limits: ModelLimits) -> tuple[int, ...]:
+def _stop_token_ids(fields: SamplingFields, limits: ModelLimits, structured: bool) -> tuple[int, ...]:
     given = fields.stop_token_ids or []
     if len(given) > STOP_TOKEN_IDS_MAX:
         raise bad_field("stop_token_ids", f"at most {STOP_TOKEN_IDS_MAX} tokens")
     for position, token in enumerate(given):
         if not 0 <= token < limits.vocabulary:
             raise bad_field(f"stop_token_ids[{position}]", f"{token} is not a token id of this model")
-    ends = () if fields.ignore_eos else limits.eos_token_ids
+    ends = () if fields.ignore_eos and not structured else limits.eos_token_ids
     return tuple(dict.fromkeys([*ends, *given]))
 
 

@@ -43,6 +43,8 @@ class NewRequest:
     """8 bytes per full hash unit of the prompt, packed, capped."""
     deadline_us: int
     """On the clock that now_us is read from."""
+    grammar: str = ""
+    """What every answer must follow, compiled once and found good (text/grammar.py); empty: anything."""
     stop_strings: bool = False
     """The text side looks for stop strings and confirms the end of each choice (`Gateway.choice_ended`)."""
 

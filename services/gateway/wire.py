@@ -124,6 +124,7 @@ def _start(start: Start, now_us: int) -> decode_pb2.Start:
         fallback=start.fallback,
         deadline_remaining_us=max(1, start.deadline_us - now_us),
         router=start.router,
+        grammar=start.grammar,
     )
 
 

@@ -203,7 +203,7 @@ async def test_models(fleet: FakeFleet) -> None:
         ({"max_tokens": 0}, openai.BadRequestError, "max_tokens"),
         ({"max_tokens": 5000}, openai.BadRequestError, "max_tokens"),
         ({"messages": say("x" * 5000)}, openai.BadRequestError, "messages"),
-        ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+        ({"response_format": {"type": "yaml"}}, openai.BadRequestError, "response_format.type"),
         ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice"),
     ],
 )

@@ -121,7 +121,6 @@ def test_wrong_types_name_the_field(data: bytes, field: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "field"),
     [
-        (ChatBody, b'{"response_format": {"type": "json_schema"}}', "response_format"),
         (ChatBody, b'{"tool_choice": {"type": "function"}}', "tool_choice"),
         (ChatBody, b'{"functions": [{}]}', "functions"),
         (ChatBody, b'{"audio": {}, "modalities": ["audio"]}', "modalities"),

@@ -205,3 +205,62 @@ def test_a_spec_for_each_row() -> None:
     assert sample(torch.empty(0, 10), []) == []
     with pytest.raises(ValueError, match="specs: 1 given for 2 rows"):
         sample(torch.zeros(2, 10), [_spec()])
+
+
+def _mask(*allowed: int, width: int = len(LOGITS)) -> bytes:
+    bits = np.zeros(-(-width // 8) * 8, dtype=np.uint8)
+    bits[list(allowed)] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def _masked(mask: bytes, logits: list[float] = LOGITS, **params: Any) -> Sampled:
+    (drawn,) = sample(torch.tensor([logits]), [_spec(**params)], [mask])
+    return drawn
+
+
+@pytest.mark.parametrize(
+    ("allowed", "params", "token"),
+    [
+        ((1, 2, 3), {}, 1),
+        ((3,), {}, 3),
+        ((1, 3), {"logit_bias": ((0, 100.0), (3, 5.0))}, 3),  # a bias lifts nothing that is masked
+        ((1, 3), {"repetition_penalty": 9.0, "output_tokens": (1,)}, 1),
+        ((1, 2), {"frequency_penalty": 2.0, "output_tokens": (1,)}, 2),
+        ((1, 2), {"min_tokens": 1, "stop_token_ids": (1,)}, 2),
+        ((1,), {"min_tokens": 1, "stop_token_ids": (1,)}, 1),  # nothing else is left
+    ],
+)
+def test_a_mask_comes_before_all_else(allowed: tuple[int, ...], params: dict[str, Any], token: int) -> None:
+    assert _masked(_mask(*allowed), temperature=0.0, **params).token == token
+    assert _masked(_mask(*allowed), temperature=0.01, **params).token == token
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.99}, {"min_p": 0.01}])
+def test_only_allowed_tokens_are_drawn_and_in_their_proportion(filters: dict[str, Any]) -> None:
+    allowed = (1, 2, 5)
+    specs = [_spec(position=position, **filters) for position in range(DRAWS)]
+    drawn = sample(torch.tensor([LOGITS]).expand(DRAWS, -1), specs, [_mask(*allowed)] * DRAWS)
+    counts = Counter(one.token for one in drawn)
+    weights = {token: np.exp(LOGITS[token]) for token in allowed}
+    for token in allowed:
+        assert abs(counts[token] / DRAWS - weights[token] / sum(weights.values())) < 0.03
+    assert sorted(counts) == list(allowed)
+
+
+def test_a_mask_narrower_or_wider_than_the_logits() -> None:
+    wide = [0.0] * 8 + [9.0]
+    assert _masked(_mask(3, width=8), wide, temperature=0.0).token == 3, "padding ids are never drawn"
+    assert _masked(_mask(2, 13, width=16), temperature=0.0).token == 2
+
+
+def test_logprobs_are_of_the_distribution_before_the_mask() -> None:
+    held = _masked(_mask(3), temperature=0.0, logprobs=2)
+    free = _one(LOGITS, temperature=0.0, logprobs=2)
+    assert held.top == free.top and held.token == 3
+    assert held.logprob is not None and held.logprob < -3
+
+
+def test_rows_without_a_mask_beside_one_are_as_alone() -> None:
+    specs = [_spec(temperature=0.0), _spec(temperature=0.0)]
+    drawn = sample(torch.tensor([LOGITS, LOGITS]), specs, [_mask(3), None])
+    assert [one.token for one in drawn] == [3, 0]
