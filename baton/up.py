@@ -7,14 +7,17 @@ import signal
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 from baton.chat import ChatError, print_answer
 from baton.fleet_plan import STOP_ORDER, Planned, ServedModel, UpOptions, plan_fleet
 from baton.ports import PortBusy, SharedPort
 from baton.progress import ProgressLine
+from baton.stop_signals import Reaction, StopSignals
 from baton.supervisor import Child, StartFailed, Supervisor
-from capacity.embedded import EmbeddedServer, EmbeddedServerError, start_embedded
+from capacity.embedded import EmbeddedServer, EmbeddedServerError, check_store, start_embedded
+from rpc.clock import now_us
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 180.0
@@ -44,7 +47,9 @@ def up(
     try:
         ports += [SharedPort(HOST, http_port), SharedPort(HOST, grpc_port)]
         model = prepare(options)
-        if not redis_url:
+        if redis_url:
+            check_store(redis_url)
+        else:
             store = start_embedded()
         planned = plan_fleet(
             options,
@@ -53,7 +58,8 @@ def up(
             grpc_port=ports[1].port,
             redis_url=redis_url or (store.url if store else ""),
         )
-        return asyncio.run(_serve(planned, ports[0].port, ports[1].port, sample))
+        leave = store.stop if store is not None else None
+        return asyncio.run(_serve(planned, ports[0].port, ports[1].port, sample, leave))
     except (PortBusy, EmbeddedServerError, UpError, StartFailed) as error:
         say(f"error: {error}")
         return 1
@@ -98,32 +104,43 @@ def _build_kernels(dtype: str) -> None:
             build.ensure_built(say)
 
 
-async def _serve(planned: list[Planned], http_port: int, grpc_port: int, sample: bool) -> int:
+async def _serve(
+    planned: list[Planned], http_port: int, grpc_port: int, sample: bool, leave: Callable[[], None] | None
+) -> int:
+    """`leave` removes what would outlast an exit without a drain."""
     stopping = asyncio.Event()
     supervisor = Supervisor(say)
+    signals = StopSignals()
 
     def stop() -> None:
-        if stopping.is_set():
-            supervisor.kill()
-            os._exit(130)
-        stopping.set()
+        match signals.heard(now_us()):
+            case Reaction.DRAIN:
+                stopping.set()
+            case Reaction.LEAVE:
+                supervisor.kill()
+                if leave is not None:
+                    leave()
+                os._exit(130)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     for process in planned:
         supervisor.add(Child(process.name, process.command, process.environment))
+    asking: list[asyncio.Task[None]] = []
     try:
         if await _ready(supervisor, http_port, stopping):
             print(f"READY http://{HOST}:{http_port} grpc://{HOST}:{grpc_port}", flush=True)
             if sample:
-                await asyncio.to_thread(_sample, f"http://{HOST}:{http_port}")
+                # Beside us: a sample that does not come must not hold up Ctrl-C.
+                asking.append(asyncio.create_task(asyncio.to_thread(_sample, f"http://{HOST}:{http_port}")))
             await stopping.wait()
     finally:
         stopping.set()
         say("draining")
         roles = {process.name: process.role for process in planned}
         await supervisor.stop(lambda child: STOP_ORDER.index(roles[child.name]))
+        await asyncio.gather(*asking)
     return 0
 
 
