@@ -82,7 +82,8 @@ def _process(options: UpOptions, role: str, number: int, told: dict[str, Any]) -
     settings = {
         f"BATON_{role}_{key}".upper(): json.dumps(value) for key, value in {"id": name, **told}.items()
     }
-    return Planned(name, role, tuple(command), {**os.environ, **settings})
+    # What gRPC says on stderr of its own accord (a peer's goaway) is told by our statuses already.
+    return Planned(name, role, tuple(command), {"GRPC_VERBOSITY": "NONE", **os.environ, **settings})
 
 
 def _worker(options: UpOptions, role: str, redis_url: str) -> dict[str, Any]:
