@@ -76,7 +76,7 @@ def _add_up(verb: argparse.ArgumentParser) -> None:
     add("--config", default="", metavar="FILE", help="TOML file with a table per role")
     add("--no-sample", action="store_true", help="ask no sample question")
     add("--timed", action="store_true", help="workers answer from a cost model, without computing")
-    add("--check-laws", action="store_true", help="workers assert their laws after every event")
+    add("--check-laws", action="store_true", help="workers and routers assert their laws after every event")
     verb.set_defaults(run=_up)
 
 

@@ -87,11 +87,17 @@ def prepare(options: UpOptions) -> ServedModel:
     if options.device == "cpu" and options.backend == "model":
         _build_kernels(options.dtype)
     revision = folder.revision if options.backend == "model" else "timed"
+    positions = [shape.max_position_embeddings]
+    if options.kv_blocks:
+        # What no pool could ever hold is not promised: an answer without max_tokens ends there.
+        positions.append(options.kv_blocks * options.block_size)
+    if options.backend == "timed":
+        positions.append(8_192)
     return ServedModel(
         name=folder.name,
         revision=revision,
         folder=str(folder.path),
-        max_positions=min(shape.max_position_embeddings, 8_192 if options.backend == "timed" else 1 << 30),
+        max_positions=min(positions),
     )
 
 
