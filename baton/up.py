@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -135,7 +135,7 @@ async def _serve(
         supervisor.add(Child(process.name, process.command, process.environment))
     asking: list[asyncio.Task[None]] = []
     try:
-        if await _ready(supervisor, http_port, stopping):
+        if await _ready(supervisor, http_port, stopping, [process.name for process in planned]):
             print(f"READY http://{HOST}:{http_port} grpc://{HOST}:{grpc_port}", flush=True)
             if sample:
                 # Beside us: a sample that does not come must not hold up Ctrl-C.
@@ -150,12 +150,12 @@ async def _serve(
     return 0
 
 
-async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event) -> bool:
-    """Every process says so, and then the gateway: it sees a router, and the router a worker."""
+async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event, names: list[str]) -> bool:
+    """Every process says so, and then a gateway sees them all: whoever reads READY may count on each."""
 
     async def everyone() -> None:
         await supervisor.all_ready(READY_TIMEOUT_S)
-        while not await asyncio.to_thread(_answers_ready, http_port):
+        while not await asyncio.to_thread(_sees_all, http_port, names):
             await asyncio.sleep(0.05)
 
     starting = asyncio.create_task(everyone())
@@ -171,12 +171,16 @@ async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event
     return True
 
 
-def _answers_ready(http_port: int) -> bool:
+def _sees_all(http_port: int, names: list[str]) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{http_port}/ready", timeout=2) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.HTTPError):
+        with urllib.request.urlopen(f"http://{HOST}:{http_port}/ready", timeout=2):
+            pass
+        with urllib.request.urlopen(f"http://{HOST}:{http_port}/fleet", timeout=5) as response:
+            shown = json.load(response)
+    except (OSError, ValueError):
         return False
+    seen = [one["id"] for kind in ("workers", "routers", "gateways") for one in shown[kind]]
+    return all(name in seen for name in names)
 
 
 def _sample(url: str) -> None:

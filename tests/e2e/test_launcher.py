@@ -187,6 +187,13 @@ def test_gateways_share_the_ports_and_a_second_fleet_is_refused() -> None:
         one_line(run("up", *TIMED, "--http-port", port, "--grpc-port", "0"), port, "busy")
 
 
+def test_ready_means_that_everyone_is_seen() -> None:
+    with running(*TIMED, "--routers", "2", "--prefill", "2") as fleet:
+        shown = fleet.fleet()
+        assert len(shown["routers"]) == 2
+        assert [worker["id"] for worker in shown["workers"]] == ["prefill-0", "prefill-1", "decode-0"]
+
+
 def test_cores_are_kept() -> None:
     with running(*TIMED, "--cores", "prefill=0", "--cores", "decode=1") as fleet:
         for role, core in (("prefill", 0), ("decode", 1)):
