@@ -15,8 +15,7 @@ def stream_answer(
     url: str, question: str, *, model: str = "", key: str = "none", max_tokens: int = 256
 ) -> Iterator[str]:
     """Pieces of text of the greedy answer, in order. Raises ChatError."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=120)
+    connection = _connection(url)
     messages = [{"role": "user", "content": question}]
     body = {"model": model or _first_model(connection, url, key), "messages": messages, "stream": True}
     body |= {"temperature": 0, "max_tokens": max_tokens}
@@ -41,6 +40,18 @@ def print_answer(
         sys.stdout.write(piece)
         sys.stdout.flush()
     print(flush=True)
+
+
+def _connection(url: str) -> http.client.HTTPConnection:
+    """Not connected yet. Raises ChatError where the URL is none of ours."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError as error:
+        raise ChatError(f"{url}: {error}") from None
+    if parts.scheme != "http" or not host:
+        raise ChatError(f"{url}: must be like http://127.0.0.1:8000")
+    return http.client.HTTPConnection(host, port, timeout=120)
 
 
 def _first_model(connection: http.client.HTTPConnection, url: str, key: str) -> str:

@@ -64,7 +64,7 @@ def plan_fleet(
         for number in range(count):
             planned.append(_process(options, role, number, _worker(options, role, redis_url)))
     for number in range(options.routers):
-        told = {"redis_url": redis_url, "record": options.record}
+        told = {"redis_url": redis_url, "record": options.record, "check_laws": options.check_laws}
         planned.append(_process(options, "router", number, told))
     for number in range(options.gateways):
         told = _gateway(options, model, http_port, grpc_port, redis_url)
@@ -79,10 +79,14 @@ def _process(options: UpOptions, role: str, number: int, told: dict[str, Any]) -
         command += ["--config", options.config]
     if cores := options.cores.get(role):
         command += ["--cores", ",".join(map(str, cores))]
+    # What was not asked for is not told: a configuration file, or the environment, may say it.
     settings = {
-        f"BATON_{role}_{key}".upper(): json.dumps(value) for key, value in {"id": name, **told}.items()
+        f"BATON_{role}_{key}".upper(): json.dumps(value)
+        for key, value in {"id": name, **told}.items()
+        if value not in ("", 0, False)
     }
-    return Planned(name, role, tuple(command), {**os.environ, **settings})
+    # What gRPC says on stderr of its own accord (a peer's goaway) is told by our statuses already.
+    return Planned(name, role, tuple(command), {"GRPC_VERBOSITY": "NONE", **os.environ, **settings})
 
 
 def _worker(options: UpOptions, role: str, redis_url: str) -> dict[str, Any]:

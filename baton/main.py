@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from baton.settings import SettingsError, load
+from rpc.service_main import tell_failure
 
 ROLES = {
     "gateway": ("services.gateway.service", "services.gateway.config", "GatewayConfig"),
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except SettingsError as error:
-        print(f"baton: error: {error}", file=sys.stderr)
+        tell_failure(str(error), "baton: error: ")
         return 2
     except KeyboardInterrupt:
         return 130
@@ -75,7 +76,7 @@ def _add_up(verb: argparse.ArgumentParser) -> None:
     add("--config", default="", metavar="FILE", help="TOML file with a table per role")
     add("--no-sample", action="store_true", help="ask no sample question")
     add("--timed", action="store_true", help="workers answer from a cost model, without computing")
-    add("--check-laws", action="store_true", help="workers assert their laws after every event")
+    add("--check-laws", action="store_true", help="workers and routers assert their laws after every event")
     verb.set_defaults(run=_up)
 
 
@@ -156,22 +157,29 @@ def _service(options: argparse.Namespace) -> int:
     return run_service(lambda process: serve(config, process))
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
 def _count(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 0:
         raise argparse.ArgumentTypeError("must not be negative")
     return value
 
 
 def _at_least_one(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return value
 
 
 def _port(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if not 0 <= value <= 65535:
         raise argparse.ArgumentTypeError("must be between 0 and 65535")
     return value

@@ -20,6 +20,10 @@ def replay_files(files: Sequence[Path]) -> int:
             print(f"baton: error: {file}: {error}", file=sys.stderr)
             worst = 2
             continue
+        if not found.objects:
+            print(f"baton: error: {file}: no recording: there is no object in it", file=sys.stderr)
+            worst = 2
+            continue
         _show(file, found)
         worst = max(worst, 1 if found.mismatches else 0)
     return worst

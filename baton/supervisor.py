@@ -12,13 +12,15 @@ from typing import Any
 
 from baton.restarts import RestartPolicy
 from rpc.clock import now_us
+from rpc.parent_death import PARENT_KEY
+from rpc.service_main import LAUNCHED_KEY
 
 STOP_GRACE_S = 30.0
 
 
 @dataclass(slots=True)
 class Child:
-    """One supervised process; its ready line is the first JSON line on its standard output."""
+    """One supervised process; a JSON line on its standard output says that it serves, or why it cannot."""
 
     name: str
     command: tuple[str, ...]
@@ -27,10 +29,12 @@ class Child:
     process: asyncio.subprocess.Process | None = None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     announced: dict[str, Any] = field(default_factory=dict)
+    failure: str = ""
+    """Why it could not serve, in its own words."""
 
 
 class StartFailed(Exception):
-    """A child ended before it ever served; its own line says why."""
+    """A child ended before it ever served, or none in time; one line that says why."""
 
 
 class Supervisor:
@@ -106,11 +110,12 @@ class Supervisor:
                 *child.command,
                 stdout=asyncio.subprocess.PIPE,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=dict(child.environment) | {"BATON_PARENT_PID": str(os.getpid())},
+                env=dict(child.environment) | {PARENT_KEY: str(os.getpid()), LAUNCHED_KEY: "1"},
                 # Ctrl-C in the terminal is for the launcher, which stops the rest in order.
                 start_new_session=True,
             )
             child.policy.started(now_us())
+            child.failure = ""
             await self._read(child)
             code = await child.process.wait()
             if self._stopping:
@@ -120,21 +125,28 @@ class Supervisor:
             await self._died(child, code, died_ready)
 
     async def _read(self, child: Child) -> None:
-        """Follow the child's output to its end: the ready line is for us, the rest goes to standard error."""
+        """Follow the child's output to its end: JSON lines are for us, the rest goes to standard error."""
         assert child.process is not None
         assert child.process.stdout is not None
         async for line in child.process.stdout:
             try:
-                child.announced = json.loads(line)
+                told = json.loads(line)
             except ValueError:
                 sys.stderr.buffer.write(line)
                 continue
+            if "failed" in told:
+                child.failure = str(told["failed"])
+                continue
+            child.announced = told
             child.ready.set()
 
     async def _died(self, child: Child, code: int, was_ready: bool) -> None:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+        if child.failure:
+            how = f"{how}: {child.failure}"
         if not was_ready and self._failed is not None and not self._failed.done():
-            self._failed.set_result(f"{child.name} ended before it served ({how})")
+            why = child.failure or f"ended before it served ({how})"
+            self._failed.set_result(f"{child.name}: {why}")
             return
         restart = child.policy.died(now_us())
         wait_s = max(0, restart.at_us - now_us()) / 1e6

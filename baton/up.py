@@ -2,19 +2,22 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
-import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 from baton.chat import ChatError, print_answer
 from baton.fleet_plan import STOP_ORDER, Planned, ServedModel, UpOptions, plan_fleet
 from baton.ports import PortBusy, SharedPort
 from baton.progress import ProgressLine
+from baton.stop_signals import Reaction, StopSignals
 from baton.supervisor import Child, StartFailed, Supervisor
-from capacity.embedded import EmbeddedServer, EmbeddedServerError, start_embedded
+from capacity.embedded import EmbeddedServer, EmbeddedServerError, check_store, start_embedded
+from rpc.clock import now_us
 
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 180.0
@@ -44,7 +47,9 @@ def up(
     try:
         ports += [SharedPort(HOST, http_port), SharedPort(HOST, grpc_port)]
         model = prepare(options)
-        if not redis_url:
+        if redis_url:
+            check_store(redis_url)
+        else:
             store = start_embedded()
         planned = plan_fleet(
             options,
@@ -53,7 +58,8 @@ def up(
             grpc_port=ports[1].port,
             redis_url=redis_url or (store.url if store else ""),
         )
-        return asyncio.run(_serve(planned, ports[0].port, ports[1].port, sample))
+        leave = store.stop if store is not None else None
+        return asyncio.run(_serve(planned, ports[0].port, ports[1].port, sample, leave))
     except (PortBusy, EmbeddedServerError, UpError, StartFailed) as error:
         say(f"error: {error}")
         return 1
@@ -81,11 +87,17 @@ def prepare(options: UpOptions) -> ServedModel:
     if options.device == "cpu" and options.backend == "model":
         _build_kernels(options.dtype)
     revision = folder.revision if options.backend == "model" else "timed"
+    positions = [shape.max_position_embeddings]
+    if options.kv_blocks:
+        # What no pool could ever hold is not promised: an answer without max_tokens ends there.
+        positions.append(options.kv_blocks * options.block_size)
+    if options.backend == "timed":
+        positions.append(8_192)
     return ServedModel(
         name=folder.name,
         revision=revision,
         folder=str(folder.path),
-        max_positions=min(shape.max_position_embeddings, 8_192 if options.backend == "timed" else 1 << 30),
+        max_positions=min(positions),
     )
 
 
@@ -98,41 +110,52 @@ def _build_kernels(dtype: str) -> None:
             build.ensure_built(say)
 
 
-async def _serve(planned: list[Planned], http_port: int, grpc_port: int, sample: bool) -> int:
+async def _serve(
+    planned: list[Planned], http_port: int, grpc_port: int, sample: bool, leave: Callable[[], None] | None
+) -> int:
+    """`leave` removes what would outlast an exit without a drain."""
     stopping = asyncio.Event()
     supervisor = Supervisor(say)
+    signals = StopSignals()
 
     def stop() -> None:
-        if stopping.is_set():
-            supervisor.kill()
-            os._exit(130)
-        stopping.set()
+        match signals.heard(now_us()):
+            case Reaction.DRAIN:
+                stopping.set()
+            case Reaction.LEAVE:
+                supervisor.kill()
+                if leave is not None:
+                    leave()
+                os._exit(130)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     for process in planned:
         supervisor.add(Child(process.name, process.command, process.environment))
+    asking: list[asyncio.Task[None]] = []
     try:
-        if await _ready(supervisor, http_port, stopping):
+        if await _ready(supervisor, http_port, stopping, [process.name for process in planned]):
             print(f"READY http://{HOST}:{http_port} grpc://{HOST}:{grpc_port}", flush=True)
             if sample:
-                await asyncio.to_thread(_sample, f"http://{HOST}:{http_port}")
+                # Beside us: a sample that does not come must not hold up Ctrl-C.
+                asking.append(asyncio.create_task(asyncio.to_thread(_sample, f"http://{HOST}:{http_port}")))
             await stopping.wait()
     finally:
         stopping.set()
         say("draining")
         roles = {process.name: process.role for process in planned}
         await supervisor.stop(lambda child: STOP_ORDER.index(roles[child.name]))
+        await asyncio.gather(*asking)
     return 0
 
 
-async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event) -> bool:
-    """Every process says so, and then the gateway: it sees a router, and the router a worker."""
+async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event, names: list[str]) -> bool:
+    """Every process says so, and then a gateway sees them all: whoever reads READY may count on each."""
 
     async def everyone() -> None:
         await supervisor.all_ready(READY_TIMEOUT_S)
-        while not await asyncio.to_thread(_answers_ready, http_port):
+        while not await asyncio.to_thread(_sees_all, http_port, names):
             await asyncio.sleep(0.05)
 
     starting = asyncio.create_task(everyone())
@@ -148,12 +171,16 @@ async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event
     return True
 
 
-def _answers_ready(http_port: int) -> bool:
+def _sees_all(http_port: int, names: list[str]) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{http_port}/ready", timeout=2) as response:
-            return bool(response.status == 200)
-    except (OSError, urllib.error.HTTPError):
+        with urllib.request.urlopen(f"http://{HOST}:{http_port}/ready", timeout=2):
+            pass
+        with urllib.request.urlopen(f"http://{HOST}:{http_port}/fleet", timeout=5) as response:
+            shown = json.load(response)
+    except (OSError, ValueError):
         return False
+    seen = [one["id"] for kind in ("workers", "routers", "gateways") for one in shown[kind]]
+    return all(name in seen for name in names)
 
 
 def _sample(url: str) -> None:

@@ -222,8 +222,9 @@ class PrefillWorker:
         return self._intake.waiting + self._engine.waiting
 
     def queued_prefill_us(self) -> int:
-        """Predicted time of all prompts here that are not computed yet."""
-        return self._engine.queued_prefill_us() + self._cost.prefill_us(self._intake.waiting_tokens, 0)
+        """Predicted time of all prompts here that are not computed yet; 0 where there are none."""
+        tokens = self._intake.waiting_tokens
+        return self._engine.queued_prefill_us() + (self._cost.prefill_us(tokens, 0) if tokens else 0)
 
     @property
     def transferring(self) -> int:
@@ -365,6 +366,7 @@ class PrefillWorker:
         assert len(self._prompts) == len(self._numbers) == len(self._by_key)
         ended = [prompt for prompt in self._prompts.values() if prompt.phase is Phase.ENDED]
         assert all(prompt.owed_blocks for prompt in ended), "an ended prompt that nothing holds"
+        assert self.waiting or self._engine.running or not self.queued_prefill_us(), "work of no prompt"
 
 
 def _finish(token: Token, max_tokens: int) -> FinishReason | None:

@@ -15,6 +15,8 @@ from rpc.errors import ServiceError
 from rpc.logs import Log, LogSettings
 from rpc.parent_death import die_with_parent
 
+LAUNCHED_KEY = "BATON_LAUNCHED"
+"""Environment variable of a launcher that reads our stdout: why we cannot serve goes there, for it to say."""
 EXIT_OK = 0
 EXIT_BUG = 1
 
@@ -51,12 +53,20 @@ def run_service(main: Main, *, logs: LogSettings | None = None, with_parent: boo
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run(main, log))
     except ServiceError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        tell_failure(str(error), "error: ")
         return error.exit_code
     except Exception:
         traceback.print_exc()
         return EXIT_BUG
     return EXIT_OK
+
+
+def tell_failure(message: str, prefix: str) -> None:
+    """Why this process cannot serve: one line on stderr, or the launcher's to say where there is one."""
+    if os.environ.get(LAUNCHED_KEY):
+        print(orjson.dumps({"failed": message}).decode(), flush=True)
+    else:
+        print(f"{prefix}{message}", file=sys.stderr, flush=True)
 
 
 async def _run(main: Main, log: Log) -> None:

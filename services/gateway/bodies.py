@@ -92,7 +92,8 @@ def parsed(kind: type[Body], data: bytes) -> Body:
     except msgspec.ValidationError as error:
         place = _PLACE.search(str(error))
         problem = _PLACE.sub("", str(error)).replace("`", "")
-        raise bad_field(place[1] if place and place[1] else "body", problem) from error
+        # A table's value is placed at `[...]`: which key it was, msgspec does not say.
+        raise bad_field((place[1] if place else "").removesuffix("[...]") or "body", problem) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_field("body", f"not JSON: {error}") from error
     return body

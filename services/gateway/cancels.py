@@ -48,16 +48,18 @@ class Cancels:
         return bool(requests)
 
     async def cancel(self, tenant: str, name: str) -> bool:
-        """Whether any gateway had it. A client's own id does not name its gateway: all are asked."""
-        if self.cancel_here(tenant, name):
-            return True
+        """Whether any gateway had it.
+
+        A client's own id does not name its gateway, and several may have one live: all are asked.
+        """
+        here = self.cancel_here(tenant, name)
         peers = self._peers.peers()
         owner = owner_of(name)
-        if owner == self._gateway:
-            return False
+        if owner == self._gateway or (here and owner is not None):
+            return here
         asked = [peers[owner]] if owner in peers else list(peers.values())
         answers = await asyncio.gather(*(self._forward(address, tenant, name) for address in asked))
-        return any(answers)
+        return here or any(answers)
 
     async def _forward(self, address: str, tenant: str, name: str) -> bool:
         stub = GatewayPeerStub(self._channels.get(address))

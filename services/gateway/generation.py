@@ -40,6 +40,8 @@ class Generation:
     mailbox: Mailbox
     driver: Driver
     registry: RequestNames
+    client_id_field: str = "x-request-id"
+    """Where a client's own name comes from."""
     finishes: dict[int, FinishReason] = field(default_factory=dict)
     """By choice, over all requests."""
     usage: Usage = Usage()
@@ -59,7 +61,7 @@ class Generation:
         taken = self.registry.claim(self.requests[0].tenant.name, self.names, requests)
         if taken is not None:
             problem = f"the request id {taken!r} is live already"
-            raise Refusal(End(Outcome.DUPLICATE_REQUEST, problem, "x-request-id"))
+            raise Refusal(End(Outcome.DUPLICATE_REQUEST, problem, self.client_id_field))
         self._open = len(self.requests)
         for number, request in enumerate(self.requests):
             texts = [self._text(request, choice) for choice in range(request.choices)]

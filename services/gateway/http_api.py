@@ -18,6 +18,7 @@ from services.gateway.http_call import HttpCall, Receive, Send, while_connected
 from services.gateway.intake import Call, Intake
 from services.gateway.openai_format import ChatFormat, CompletionFormat, Format, model_body
 from services.gateway.refusal import Refusal
+from services.gateway.request_names import name_problem
 from services.gateway.requests import Tenant
 from services.gateway.sse import error_event, stream, whole
 from services.gateway.tenants import Tenants
@@ -67,7 +68,7 @@ class HttpApi:
             return
         call = HttpCall(scope, receive, send)
         client_id = call.header("x-request-id")
-        if client_id:
+        if client_id and name_problem(client_id) is None:
             call.response_headers.append(("x-request-id", client_id))
         try:
             await self._route(call)(call)

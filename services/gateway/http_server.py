@@ -62,6 +62,8 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            # What is no HTTP is its sender's fault: answered with 400, and no line each for the operator.
+            log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,

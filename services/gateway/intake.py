@@ -219,6 +219,7 @@ class Intake:
             mailbox=Mailbox(self._config.client_buffer_bytes_max),
             driver=self._driver,
             registry=self._names,
+            client_id_field=call.client_id_field,
         )
 
     def _request(self, call: Call, model: ServedModel, asked: _Asked, id: str) -> NewRequest:

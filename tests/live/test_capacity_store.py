@@ -8,13 +8,23 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from capacity.embedded import EmbeddedServer, EmbeddedServerError, find_binary, given_url, start_embedded
+from capacity.embedded import (
+    LOCKED_WITHIN_SECONDS,
+    EmbeddedServer,
+    EmbeddedServerError,
+    check_store,
+    find_binary,
+    given_url,
+    remove_abandoned,
+    start_embedded,
+)
 from capacity.leases import Held, LeaseBook, Limits, Wanted
 from capacity.quantities import Answer, Ask, GiveBack, LeaseConfig, Lost, Quantity, QuantityKind
 from capacity.store import CapacityStore, StoreSettings
@@ -276,3 +286,39 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
 def test_a_given_url_comes_first() -> None:
     assert given_url({"REDIS_URL": "redis://elsewhere:6379"}) == "redis://elsewhere:6379"
     assert given_url({"REDIS_URL": ""}) is None and given_url({}) is None
+
+
+def aged(folder: Path) -> Path:
+    """As if made before anyone could still be about to own it."""
+    old = folder.stat().st_mtime - 2 * LOCKED_WITHIN_SECONDS
+    os.utime(folder, (old, old))
+    return folder
+
+
+def test_only_what_nobody_owns_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, fresh, other = (tmp_path / name for name in ("baton-store-b", "baton-store-c", "x"))
+    for folder in (dead, fresh, other):
+        folder.mkdir()
+    (dead / "owner").write_text("")
+    server = start_embedded()
+    owned = Path(server.url.removeprefix("unix://")).parent
+    try:
+        for folder in (owned, dead, other):
+            aged(folder)
+        remove_abandoned(tmp_path)
+        assert [folder.exists() for folder in (owned, dead, fresh, other)] == [True, False, True, True]
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        aged(owned)
+        remove_abandoned(tmp_path)
+        assert owned.exists(), "its owner lives, whatever became of the server"
+    finally:
+        server.stop()
+    assert not owned.exists()
+
+
+def test_a_given_store_that_cannot_be_asked_is_one_line() -> None:
+    for url in ("nonsense", "redis://127.0.0.1:1"):
+        with pytest.raises(EmbeddedServerError, match="redis_url: "):
+            check_store(url)

@@ -57,6 +57,20 @@ def line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
+def test_a_launcher_is_told_why_on_stdout() -> None:
+    """So that it says so itself, once, with the name it gave the process."""
+    told = subprocess.run(
+        [sys.executable, "-c", SERVICE, "config"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env={**os.environ, "BATON_PARENT_PID": str(os.getpid()), "BATON_LAUNCHED": "1"},
+    )
+    assert json.loads(told.stdout) == {"failed": "router.queue_max: must be above 0"}
+    assert (told.stderr, told.returncode) == ("", 2)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ready_then_drained_then_done(number: signal.Signals) -> None:
     process = start("drain")

@@ -103,6 +103,7 @@ def test_what_is_kept() -> None:
         (b'{"max_tokens": "x"}', "max_tokens"),
         (b'{"n": 1.5}', "n"),
         (b'{"stop": [1]}', "stop[0]"),
+        (b'{"logit_bias": {"5": "a"}}', "logit_bias"),
         (b'{"stream_options": {"include_usage": 3}}', "stream_options.include_usage"),
         (b'{"messages": "x"}', "messages"),
         (b"[]", "body"),
