@@ -1,6 +1,7 @@
 """An engine alone in virtual time: jobs arrive when asked, steps take what they are predicted to take."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from core.cost_model import StepCost
 from core.request import AttemptKey, Choice, TenantClass
@@ -41,7 +42,7 @@ class EngineClock:
     """`slowness` makes every step take so many times what the declared cost says."""
 
     def __init__(self, *, blocks: int = 2048, slowness: int = 1, **config: int) -> None:
-        settings: dict[str, int] = {"itl_target_us": TARGET_US, "max_positions": 4096, **config}
+        settings: dict[str, Any] = {"itl_target_us": TARGET_US, "max_positions": 4096, **config}
         self.engine = Engine(EngineConfig(blocks=blocks, prefix_cache=False, **settings), COST)
         self.backend = TimedBackend(COST, digest_layout(16, blocks))
         self.slowness = slowness

@@ -1,5 +1,7 @@
 """Whose each millisecond of an engine was, case by case."""
 
+from typing import Any
+
 from core.cost_model import StepCost
 from core.request import AttemptKey, Choice, TenantClass
 from core.sampling import SamplingParams
@@ -17,7 +19,8 @@ class Node:
     """An engine whose driver adds a little time of its own around every step."""
 
     def __init__(self, **config: int) -> None:
-        self.engine = Engine(EngineConfig(blocks=32, prefix_cache=False, **config), COST)
+        settings: dict[str, Any] = {"prefix_cache": False, **config}
+        self.engine = Engine(EngineConfig(blocks=32, **settings), COST)
         self.backend = TimedBackend(COST, digest_layout(16, 32))
         self.now_us = 5_000
 
