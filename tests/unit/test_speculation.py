@@ -133,7 +133,7 @@ def test_off_is_off(prompt: tuple[int, ...]) -> None:
 
 
 def test_who_has_a_grammar_or_nothing_to_copy_drafts_nothing() -> None:
-    echo = Echo()
+    echo = Echo(grammars=True)
     odd = tuple(range(100, 124))
     for one in (replace(job(1), grammar="{}"), job(2, odd)):
         assert echo.engine.add(one, Stage.FULL, 0) is None
