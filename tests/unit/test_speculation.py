@@ -93,6 +93,18 @@ def test_a_wrong_draft_is_left_out_and_computed_over() -> None:
     assert row.start == 26 and row.tokens == (77,)
 
 
+def test_penalties_at_each_position_see_the_drafts_before_it() -> None:
+    echo = Echo()
+    penalised = replace(job(1).params, frequency_penalty=0.5)
+    assert echo.engine.add(replace(job(1), params=penalised), Stage.FULL, 0) is None
+    echo.step()
+    (row,) = echo.step().rows
+    assert row.drafts >= 2
+    for count, spec in enumerate(row.samples):
+        assert spec.prompt_tokens == PROMPT and spec.output_tokens == (1, *row.draft_tokens[:count])
+        assert spec.output_count == 1 + count
+
+
 def test_a_stop_token_among_the_drafts_ends_the_choice() -> None:
     echo = Echo()
     assert echo.engine.add(job(1, stop_token_ids=(3,)), Stage.FULL, 0) is None
