@@ -29,6 +29,8 @@ class UpOptions:
     """A TOML file with a table per role, read by every process."""
     backend: str = "model"
     check_laws: bool = False
+    speculation: bool = True
+    """False: no worker computes tokens on trial, whatever its own configuration says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,9 @@ def _process(options: UpOptions, role: str, number: int, told: dict[str, Any]) -
 
 
 def _worker(options: UpOptions, role: str, redis_url: str) -> dict[str, Any]:
+    off = {} if options.speculation else {"speculation": 0}
     return {
+        **off,
         "model": options.model,
         "dtype": options.dtype,
         "device": options.device,

@@ -74,6 +74,7 @@ def _add_up(verb: argparse.ArgumentParser) -> None:
     )
     add("--record", default="", metavar="FOLDER", help="record every decision there")
     add("--config", default="", metavar="FILE", help="TOML file with a table per role")
+    add("--no-speculation", action="store_true", help="compute no token on trial, even where it pays")
     add("--no-sample", action="store_true", help="ask no sample question")
     add("--timed", action="store_true", help="workers answer from a cost model, without computing")
     add("--check-laws", action="store_true", help="workers and routers assert their laws after every event")
@@ -116,6 +117,7 @@ def _up(options: argparse.Namespace) -> int:
         config=str(Path(options.config).absolute()) if options.config else "",
         backend="timed" if options.timed else "model",
         check_laws=options.check_laws,
+        speculation=not options.no_speculation,
     )
     return up(
         asked,

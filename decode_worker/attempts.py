@@ -65,6 +65,14 @@ class Run:
     finish: FinishReason | None = None
     cached_tokens: int = 0
 
+    def joined(self, later: "Run") -> "Run | None":
+        """One run of both, where the later one goes straight on: a step may give a choice many tokens."""
+        is_same_choice = (self.key, self.choice) == (later.key, later.choice)
+        stop = self.first_index + len(self.sampled)
+        if not is_same_choice or self.finish is not None or later.first_index != stop:
+            return None
+        return replace(later, first_index=self.first_index, sampled=self.sampled + later.sampled)
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:

@@ -90,7 +90,11 @@ class Mailboxes:
 
     def say(self, gateway: GatewayKey, run: Run) -> None:
         box = self._boxes.get(gateway)
-        if box is not None and box.silent_since_us is None:
+        if box is None or box.silent_since_us is not None:
+            return
+        if box.runs and (joined := box.runs[-1].joined(run)) is not None:
+            box.runs[-1] = joined
+        else:
             box.runs.append(run)
 
     def say_end(self, gateway: GatewayKey, end: AttemptEnd) -> None:

@@ -6,10 +6,11 @@ from core.request import AttemptKey
 from engine.assignment import Assignment
 from engine.intake import Intake
 from engine.job import Computed, Stage, Token
-from engine.plan import Sampled
+from engine.plan import Row, Sampled
 from engine.room import Room
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
+from engine.speculation import accepted
 
 
 class Answers:
@@ -32,12 +33,22 @@ class Answers:
     def advance(
         self,
         sequence: Sequence,
-        computed_to: int,
+        row: Row,
         drawn: tuple[Sampled, ...],
         tokens: list[Token],
         computed: list[Computed],
     ) -> None:
-        """Its KV is complete up to `computed_to`; appends what there is to tell."""
+        """Its row is computed; appends what there is to tell.
+
+        The KV of drafts that were not drawn stays beyond `computed`, for the next step to overwrite.
+        """
+        kept = accepted(row, drawn)
+        for sampled in drawn[:kept]:
+            token = self._token(sequence, sampled)
+            assert token.finish is None, "a draft where the choice must end"
+            tokens.append(token)
+            sequence.tokens.append(sampled.token)
+        computed_to = row.start + len(row.tokens) - row.drafts + kept
         sequence.computed = computed_to
         sequence.computed_most = max(sequence.computed_most, computed_to)
         self._blocks.register(sequence)
@@ -45,7 +56,7 @@ class Answers:
         if sequence.stage is Stage.PREFILL:
             computed.append(Computed(sequence.job.key, computed_to, is_final))
         if is_final:
-            tokens.extend(self.draw(sequence, drawn))
+            tokens.extend(self.draw(sequence, drawn[kept : kept + 1] if row.drafts else drawn))
 
     def draw(self, sequence: Sequence, drawn: tuple[Sampled, ...]) -> list[Token]:
         """Take in the tokens drawn after a sequence's last known one."""

@@ -36,6 +36,8 @@ class EngineConfig:
     prefix_cache: bool = True
     grammars: bool = False
     """The backend holds answers to a job's grammar; where it does not, jobs with one are refused."""
+    speculation: int = 8
+    """Tokens of a sequence computed on trial per step, at most, and only where they pay; 0: none."""
     prefix_hash_bits: int = 64
     """How much of a hash the prefix cache looks up by; less only to provoke collisions in tests."""
 
@@ -55,7 +57,14 @@ class EngineConfig:
             raise ValueError(
                 f"block_size: {self.block_size} is neither a multiple nor a divisor of {HASH_UNIT}"
             )
-        for name in ("watermark_blocks", "itl_target_us", "long_prefill_us", "swap_blocks", "swap_block_us"):
+        for name in (
+            "watermark_blocks",
+            "itl_target_us",
+            "long_prefill_us",
+            "swap_blocks",
+            "swap_block_us",
+            "speculation",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: {getattr(self, name)} is negative")
         if self.max_positions < 2:

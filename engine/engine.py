@@ -32,7 +32,9 @@ class Engine:
         self._blocks = SequenceBlocks(config, has_tier=has_tier)
         self._scheduler = Scheduler(config, cost, self._blocks)
         self._room = self._scheduler.room
-        self._times = StepTimes(cost, self._scheduler.prediction, config.swap_block_us)
+        self._times = StepTimes(
+            cost, self._scheduler.prediction, self._scheduler.speculation, config.swap_block_us
+        )
         self._assignments: dict[AttemptKey, Assignment] = {}
         self._answers = Answers(self._intake, self._room, self._blocks, self._assignments, self._end)
         self._pinned: dict[AttemptKey, list[int]] = {}
@@ -189,7 +191,7 @@ class Engine:
             f"step_done: step {result.step} is not outstanding"
         )
         assert len(result.sampled) == len(plan.rows)
-        self._times.step(plan, self._stepping, result.elapsed_us, now_us)
+        self._times.step(plan, self._stepping, result, now_us)
         self._outstanding = None
         self._blocks.end_step()
         tokens: list[Token] = []
@@ -204,8 +206,8 @@ class Engine:
             if number in failures:
                 failed[sequence.job.key] = failures[number]
                 continue
-            assert len(drawn) == len(row.samples)
-            self._answers.advance(sequence, row.start + len(row.tokens), drawn, tokens, computed)
+            assert len(drawn) == len(row.samples) or row.drafts
+            self._answers.advance(sequence, row, drawn, tokens, computed)
         self._stepping = []
         for key in failed:
             self.cancel(key, now_us)
@@ -235,6 +237,16 @@ class Engine:
     def swaps(self) -> int:
         """Preemptions that kept their KV on the host."""
         return self._room.swaps
+
+    @property
+    def drafted(self) -> int:
+        """Tokens computed on trial."""
+        return self._scheduler.speculation.drafted
+
+    @property
+    def accepted(self) -> int:
+        """Of those, the ones that came true."""
+        return self._scheduler.speculation.accepted
 
     @property
     def host_slots_used(self) -> int:

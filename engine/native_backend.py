@@ -35,8 +35,28 @@ class Footprint:
 
 
 @dataclass(frozen=True, slots=True)
+class _Draw:
+    """What one token of a pass is followed by."""
+
+    index: int
+    row: Row
+    point: int
+    """The token's number in the row."""
+
+    @property
+    def samples(self) -> tuple[SampleSpec, ...]:
+        return self.row.samples_at(self.point)
+
+    def comes_after(self, drawn: Sequence[Sampled]) -> bool:
+        """Whether the row's draws so far are its drafts before this point: else it follows what never was."""
+        count = self.point - self.row.draw_points.start
+        drafts = self.row.draft_tokens
+        return len(drawn) == count and all(drawn[place].token == drafts[place] for place in range(count))
+
+
+@dataclass(frozen=True, slots=True)
 class _Piece:
-    """Tokens first .. last of a row of the plan; the last piece of a row samples."""
+    """Tokens first .. last of a row of the plan."""
 
     index: int
     row: Row
@@ -44,8 +64,10 @@ class _Piece:
     last: int
 
     @property
-    def samples(self) -> tuple[SampleSpec, ...]:
-        return self.row.samples if self.last == len(self.row.tokens) else ()
+    def draws(self) -> list[_Draw]:
+        points = self.row.draw_points
+        first, last = max(self.first, points.start), min(self.last, points.stop)
+        return [_Draw(self.index, self.row, point) for point in range(first, last)]
 
 
 class NativeBackend:
@@ -184,18 +206,18 @@ class NativeBackend:
     def _run(
         self, pieces: Sequence[_Piece], sampled: list[tuple[Sampled, ...]], masks: Callable[[], StepMasks]
     ) -> None:
-        """One pass: computes pieces, and draws for those that end their row."""
-        ending: list[_Piece] = []
-        last_tokens: list[int] = []
+        """One pass: computes pieces, and draws where their rows ask for it."""
+        draws: list[_Draw] = []
+        drawing_tokens: list[int] = []
         tokens = 0
         for piece in pieces:
+            for draw in piece.draws:
+                draws.append(draw)
+                drawing_tokens.append(tokens + draw.point - piece.first)
             tokens += piece.last - piece.first
-            if piece.samples:
-                ending.append(piece)
-                last_tokens.append(tokens - 1)
-        greedy = [all(map(_is_greedy, piece.samples)) for piece in ending]
-        self._forward(pieces, last_tokens, [not is_greedy for is_greedy in greedy])
-        self._draw(ending, greedy, sampled, NO_MASKS if all(greedy) else masks())
+        greedy = [all(map(_is_greedy, draw.samples)) for draw in draws]
+        self._forward(pieces, drawing_tokens, [not is_greedy for is_greedy in greedy])
+        self._draw(draws, greedy, sampled, NO_MASKS if all(greedy) else masks())
 
     def _forward(
         self, pieces: Sequence[_Piece], sample_tokens: Sequence[int], wants_logits: Sequence[bool]
@@ -223,30 +245,37 @@ class NativeBackend:
 
     def _draw(
         self,
-        ending: Sequence[_Piece],
+        draws: Sequence[_Draw],
         greedy: Sequence[bool],
         sampled: list[tuple[Sampled, ...]],
         found: StepMasks,
     ) -> None:
-        """Greedy choices took their token in the kernels; the sampler draws for all others at once."""
+        """Greedy choices took their token in the kernels; the sampler draws for all others at once.
+
+        Where a row has drafts the sampler goes along with them, up to the first that it does not draw.
+        """
         specs: list[SampleSpec] = []
         rows: list[int] = []
         masks: list[bytes | None] = []
-        drawing: list[_Piece] = []
-        for position, (piece, is_greedy) in enumerate(zip(ending, greedy, strict=True)):
+        waiting: list[_Draw] = []
+        for position, (draw, is_greedy) in enumerate(zip(draws, greedy, strict=True)):
+            if draw.row.drafts and not draw.comes_after(sampled[draw.index]):
+                continue
             if is_greedy:
                 token = self._argmax[position]
-                sampled[piece.index] = tuple(Sampled(spec.choice, token) for spec in piece.samples)
-            elif piece.index not in found.failures:
-                drawing.append(piece)
-                masks.extend([found.masks.get(piece.index)] * len(piece.samples))
-                specs.extend(piece.samples)
-                rows.extend([position] * len(piece.samples))
+                sampled[draw.index] += tuple(Sampled(spec.choice, token) for spec in draw.samples)
+            elif draw.row.drafts:
+                sampled[draw.index] += tuple(sample(self._logits[[position]], draw.samples))
+            elif draw.index not in found.failures:
+                waiting.append(draw)
+                masks.extend([found.masks.get(draw.index)] * len(draw.samples))
+                specs.extend(draw.samples)
+                rows.extend([position] * len(draw.samples))
         if not specs:
             return
         drawn = iter(sample(self._logits[rows], specs, masks))
-        for piece in drawing:
-            sampled[piece.index] = tuple(next(drawn) for _ in piece.samples)
+        for draw in waiting:
+            sampled[draw.index] = tuple(next(drawn) for _ in draw.samples)
 
     def _check(self, plan: StepPlan) -> None:
         """The kernels trust their input: a wrong number there would be a wrong address."""
@@ -284,7 +313,7 @@ class NativeBackend:
 
 
 def _passes(rows: Sequence[Row]) -> list[list[_Piece]]:
-    """Rows cut into passes of at most TOKENS_MAX tokens and SAMPLES_MAX sampling rows, in order."""
+    """Rows cut into passes of at most TOKENS_MAX tokens, SAMPLES_MAX of them drawing, in order."""
     passes: list[list[_Piece]] = []
     pieces: list[_Piece] = []
     tokens = samples = 0
@@ -295,9 +324,11 @@ def _passes(rows: Sequence[Row]) -> list[list[_Piece]]:
                 passes.append(pieces)
                 pieces, tokens, samples = [], 0, 0
             last = min(len(row.tokens), first + TOKENS_MAX - tokens)
+            if row.samples:
+                last = min(last, max(first, row.draw_points.start) + SAMPLES_MAX - samples)
             pieces.append(_Piece(index, row, first, last))
             tokens += last - first
-            samples += last == len(row.tokens) and bool(row.samples)
+            samples += len(pieces[-1].draws)
             first = last
     return [*passes, pieces] if pieces else passes
 

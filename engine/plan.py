@@ -8,7 +8,7 @@ from core.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class SampleSpec:
-    """One token to draw from the logits of a row's last position."""
+    """One token to draw from the logits of a row's last position; where a row has drafts, see Row.drafts."""
 
     choice: int
     params: SamplingParams
@@ -39,6 +39,22 @@ class Row:
     """Physical block of each logical block; position p lives in block_table[p // block_size]."""
     samples: tuple[SampleSpec, ...] = ()
     """Empty for a chunk that does not reach the sequence's last known token."""
+    drafts: int = 0
+    """So many of the last tokens are guesses; there is then one sample for the token before each of them
+    and one for the last, samples[i] drawn from the logits of tokens[len(tokens) - len(samples) + i]."""
+
+    @property
+    def draw_points(self) -> range:
+        """Which of the row's tokens are followed by a draw; without drafts, all samples are of the last."""
+        return range(len(self.tokens) - 1 - self.drafts, len(self.tokens)) if self.samples else range(0)
+
+    def samples_at(self, point: int) -> tuple[SampleSpec, ...]:
+        """What is drawn after token number `point` of the row, one of draw_points."""
+        return (self.samples[point - self.draw_points.start],) if self.drafts else self.samples
+
+    @property
+    def draft_tokens(self) -> tuple[int, ...]:
+        return self.tokens[len(self.tokens) - self.drafts :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +94,11 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step drew: for each row of the plan, in order, one Sampled per SampleSpec."""
+    """What a step drew: for each row of the plan, in order, one Sampled per SampleSpec.
+
+    For a row with drafts the draws may end with the first that is not its draft: those after it would
+    follow a token that was never drawn.
+    """
 
     step: int
     sampled: tuple[tuple[Sampled, ...], ...]

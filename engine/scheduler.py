@@ -10,6 +10,7 @@ from engine.job import Job, Stage
 from engine.room import Room
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
+from engine.speculation import Speculation
 from engine.step_budget import StepBudget
 from engine.step_prediction import StepPrediction
 from engine.tenant_turns import TenantTurns
@@ -48,6 +49,7 @@ class Scheduler:
         self._cost = cost
         self._blocks = blocks
         self.prediction = StepPrediction(cost)
+        self.speculation = Speculation(config, cost)
         self._shares = ClassShares()
         self._turns = TenantTurns()
         self.line = WaitingLine(self._shares, self._turns)
@@ -87,6 +89,7 @@ class Scheduler:
         self._blocked = None
         self._make_room(first)
         self._decode_rows(budget, rows)
+        self._draft(budget, rows)
         budget.begin_prefill()
         begun = [sequence for sequence in self.room.running if sequence.pending > 1]
         for rank in TenantClass:
@@ -114,6 +117,21 @@ class Scheduler:
                 is_awaited = sequence.stage is not Stage.PREFILL
                 budget.decode(len(sequence.tokens), is_awaited=is_awaited)
                 self._schedule(sequence, 1, rows)
+
+    def _draft(self, budget: StepBudget, rows: Rows) -> None:
+        """Make verify rows of decode rows, once all have theirs; nobody gives way for a draft."""
+        decoding = [sequence for sequence, _ in rows]
+        drafted = self.speculation.drafts(decoding, budget.decode_ns, budget.part_tokens(2))
+        if not drafted:
+            return
+        places = {sequence.number: place for place, sequence in enumerate(decoding)}
+        for sequence, drafts in drafted:
+            drafts = drafts[: self._blocks.grow_for_trial(sequence, len(drafts))]
+            if drafts:
+                sequence.drafts = drafts
+                budget.trial(len(sequence.tokens), len(drafts))
+                rows[places[sequence.number]] = (sequence, 1 + len(drafts))
+                self._spend(sequence, sequence.computed + 1, len(drafts))
 
     def _class_rows(
         self,
@@ -169,8 +187,11 @@ class Scheduler:
     def _schedule(self, sequence: Sequence, count: int, rows: Rows) -> None:
         sequence.in_step = True
         rows.append((sequence, count))
+        self._spend(sequence, sequence.computed, count)
+
+    def _spend(self, sequence: Sequence, start: int, count: int) -> None:
         cost = self._cost
-        pairs = count * sequence.computed + count * (count + 1) // 2
+        pairs = count * start + count * (count + 1) // 2
         cost_ns = count * cost.token_ns + pairs * cost.context_ns
         self._shares.spend(sequence.job.tenant_class, cost_ns)
         self._turns.spend(sequence.job.tenant, cost_ns)

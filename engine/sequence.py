@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from engine.job import Job, Stage
+from engine.ngram_proposer import NgramProposer
 from engine.plan import Row, SampleSpec
 from engine.prefix_cache import CachedBlock
 
@@ -37,6 +38,7 @@ class Sequence:
         "computed",
         "computed_most",
         "cost_us",
+        "drafts",
         "draws",
         "host_slots",
         "in_step",
@@ -45,6 +47,7 @@ class Sequence:
         "order",
         "phase",
         "pinned",
+        "proposer",
         "registered",
         "restoring",
         "saved",
@@ -75,6 +78,10 @@ class Sequence:
         self.phase = Phase.UNBOUND if stage is Stage.DECODE else Phase.WAITING
         self.in_step = False
         """A row of it is in the step being planned or run."""
+        self.drafts: tuple[int, ...] = ()
+        """Guesses of what follows, for the step being planned."""
+        self.proposer: NgramProposer | None = None
+        """Where guesses come from; made when first asked for."""
         self.pinned = False
         self.computed = 0
         """Tokens whose KV is complete in `blocks`."""
@@ -117,12 +124,21 @@ class Sequence:
         return not is_in_use and self.stage is not Stage.PREFILL
 
     @property
+    def may_speculate(self) -> bool:
+        """Where one token is drawn from one known context: no fork, and no grammar, whose mask would
+        have to be worked out for every guess."""
+        is_decode = self.pending == 1 and not self.trunk and self.stage is not Stage.PREFILL
+        return is_decode and not self.job.grammar
+
+    @property
     def uncomputed(self) -> int:
         """Known tokens neither computed nor saved on the host."""
         return len(self.tokens) - max(self.computed, self.saved)
 
     def row(self, count: int) -> Row:
         """The next `count` tokens as a row; it draws if they reach the last known token."""
+        if self.drafts:
+            return self._verify_row()
         start = self.computed
         stop = start + count
         reaches_end = stop == len(self.tokens)
@@ -134,11 +150,19 @@ class Sequence:
             tuple(self._sample(choice) for choice in self.draws) if reaches_end else (),
         )
 
-    def _sample(self, choice: int) -> SampleSpec:
-        job, position = self.job, len(self.tokens)
+    def _verify_row(self) -> Row:
+        """The last known token and the drafts after it, which are used up."""
+        drafts, self.drafts = self.drafts, ()
+        samples = tuple(self._sample(self.draws[0], drafts[:count]) for count in range(len(drafts) + 1))
+        tokens = (self.tokens[-1], *drafts)
+        return Row(self.number, tokens, self.computed, self.block_table, samples, len(drafts))
+
+    def _sample(self, choice: int, drafts: tuple[int, ...] = ()) -> SampleSpec:
+        """What follows the known tokens and these drafts."""
+        job, position = self.job, len(self.tokens) + len(drafts)
         output_count = position - len(job.prompt)
         if not job.params.needs_history and not job.grammar:
             return SampleSpec(choice, job.params, job.seed, position, output_count)
         prompt = job.prompt if job.params.needs_history else ()
-        output = tuple(self.tokens[len(job.prompt) :])
+        output = (*self.tokens[len(job.prompt) :], *drafts)
         return SampleSpec(choice, job.params, job.seed, position, output_count, prompt, output, job.grammar)

@@ -85,6 +85,18 @@ class SequenceBlocks:
         sequence.block_table = tuple(blocks)
         return True
 
+    def grow_for_trial(self, sequence: Sequence, count: int) -> int:
+        """How many of `count` drafts after its known tokens have blocks, which it keeps.
+
+        Beyond what it has it takes only blocks that are free and not those kept for the running.
+        """
+        known = len(sequence.tokens)
+        missing = self._config.blocks_for(known + count) - len(sequence.blocks)
+        spare = self.manager.available - self._config.watermark_blocks
+        if missing <= 0 or (missing <= spare and self.grow(sequence, known + count)):
+            return count
+        return max(0, len(sequence.blocks) * self._block_size - known)
+
     def fork(self, trunk: Sequence, child: Sequence) -> None:
         """The child starts from the trunk's KV, sharing its blocks."""
         child.blocks = trunk.blocks[: self._config.blocks_for(trunk.computed)]

@@ -43,12 +43,21 @@ class StepBudget:
         rows, context = self._load
         self._load = (rows + 1, context + stop)
 
+    def trial(self, stop: int, count: int) -> None:
+        """`count` drafts behind a decode row that attends to `stop` positions."""
+        for depth in range(1, count + 1):
+            self.decode(stop + depth)
+
+    @property
+    def decode_ns(self) -> int:
+        """Predicted time of a step of the decode rows alone."""
+        rows, context = self._load
+        return self._prediction.step_ns(StepLoad(decodes=rows, decode_context=context))
+
     def begin_prefill(self) -> None:
         """The decode rows are in; what is left is for chunks."""
-        rows, context = self._load
         if self._is_awaited and self._target_ns:
-            decode_ns = self._prediction.step_ns(StepLoad(decodes=rows, decode_context=context))
-            self._left_ns = max(self._target_ns - decode_ns, self._target_ns / PREFILL_PARTS)
+            self._left_ns = max(self._target_ns - self.decode_ns, self._target_ns / PREFILL_PARTS)
 
     def part_ns(self, parts: int) -> float:
         """One part in so many of what is left; 0 where time does not count."""

@@ -18,7 +18,7 @@ from engine.fake_kv import (
     value_of,
     values_of,
 )
-from engine.plan import KvLayout, Row, Sampled, StepPlan, StepResult
+from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
 
 Indices = npt.NDArray[np.int64]
 
@@ -120,14 +120,20 @@ class TimedBackend:
         self._keys[slots], self._values[slots] = keys, values_of(keys)
 
     def _sample(self, row: Row) -> tuple[Sampled, ...]:
-        """Reads every position through the block table, as attention would."""
-        count = row.start + len(row.tokens)
+        return tuple(
+            sampled
+            for point in row.draw_points
+            for sampled in self._draw(row, row.start + point + 1, row.samples_at(point))
+        )
+
+    def _draw(self, row: Row, count: int, specs: tuple[SampleSpec, ...]) -> tuple[Sampled, ...]:
+        """Reads positions 0..count through the block table, as attention would."""
         table = np.array(row.block_table[: -(-count // self.layout.block_size)], dtype=np.int64)
         if self._fault is Fault.WRONG_BLOCK and len(table) > 1:
             table[0] = table[1]
         keys, values = self._keys[table].ravel()[:count], self._values[table].ravel()[:count]
         logits = attend(keys, values, self._tables)
-        return tuple(draw(logits, spec, self._model) for spec in row.samples)
+        return tuple(draw(logits, spec, self._model) for spec in specs)
 
     def _slot(self, table: tuple[int, ...], position: int) -> tuple[int, int]:
         block, offset = divmod(position, self.layout.block_size)

@@ -141,8 +141,9 @@ class TorchBackend:
             tokens.extend(row.tokens[piece.first : piece.first + piece.count])
             positions.append(torch.arange(start, start + piece.count))
             slots.append(reach[start:])
-            if row.samples and piece.first + piece.count == len(row.tokens):
-                wanted.append(len(tokens) - 1)
+            for point in row.draw_points:
+                if piece.first <= point < piece.first + piece.count:
+                    wanted.append(len(tokens) - piece.count + point - piece.first)
         return Pass(torch.tensor(tokens), torch.cat(positions), torch.cat(slots), tuple(spans), tuple(wanted))
 
     def _slots(self, block_table: tuple[int, ...], start: int, stop: int) -> torch.Tensor:
@@ -154,13 +155,15 @@ class TorchBackend:
     def _sample(
         self, rows: Sequence[Row], logits: torch.Tensor, found: StepMasks
     ) -> tuple[tuple[Sampled, ...], ...]:
-        """One row of logits serves every choice of its sequence."""
-        asking = [number for number, row in enumerate(rows) if row.samples]
+        """One row of logits serves every choice of its sequence; drafts have one each."""
+        points = [
+            (number, row.samples_at(point)) for number, row in enumerate(rows) for point in row.draw_points
+        ]
         drawing = [
             (index, number, spec)
-            for index, number in enumerate(asking)
+            for index, (number, samples) in enumerate(points)
             if number not in found.failures
-            for spec in rows[number].samples
+            for spec in samples
         ]
         owners = torch.tensor([index for index, _, _ in drawing], dtype=torch.int64)
         masks = [found.masks.get(number) for _, number, _ in drawing]

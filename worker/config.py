@@ -33,6 +33,8 @@ class WorkerConfig:
     """Sequences with compute in progress."""
     max_step_tokens: int = 512
     """Tokens fed per step."""
+    speculation: int = 8
+    """Tokens of a sequence computed on trial per step, at most, and only where they pay; 0: none."""
     metrics_port: int | None = None
     """Of the page with this process's metrics, beside `address`; 0: any free one; None: no page."""
     redis_url: str = ""
@@ -58,7 +60,7 @@ class WorkerConfig:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise ValueError(f"metrics_port must be 0..65535, is {self.metrics_port}")
-        for name in ("threads", "kv_blocks", "host_kv_percent", "itl_target_ms"):
+        for name in ("threads", "kv_blocks", "host_kv_percent", "itl_target_ms", "speculation"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         for name in ("block_size", "max_running", "max_step_tokens", "report_interval_us", "drain_grace_us"):

@@ -114,6 +114,7 @@ def _engine(config: WorkerConfig, blocks: int, max_positions: int, *, grammars: 
         max_step_tokens=config.max_step_tokens,
         itl_target_us=config.itl_target_ms * 1_000,
         swap_blocks=_host_slots(config, blocks),
+        speculation=config.speculation,
         max_positions=max_positions,
         grammars=grammars,
     )

@@ -48,6 +48,8 @@ class WorkerMetrics(Collector):
             ("computed_tokens", "Tokens fed, computed again or not.", load.computed.tokens),
             ("attended_pairs", "Token pairs attended to.", load.computed.pairs),
             ("swaps", "Of those, the ones kept on the host.", load.swaps),
+            ("drafted_tokens", "Tokens computed on trial.", load.drafted),
+            ("accepted_drafts", "Of those, the ones that came true.", load.accepted),
         ):
             yield CounterMetricFamily(f"baton_worker_{name}", text, value=value)
 

@@ -28,6 +28,10 @@ class Load:
     host_blocks_used: int
     unused_slots: int
     """Token slots that sequences hold and have not computed."""
+    drafted: int = 0
+    """Tokens computed on trial."""
+    accepted: int = 0
+    """Of those, the ones that came true."""
 
 
 def report_to_wire(

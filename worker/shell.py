@@ -258,6 +258,8 @@ class WorkerShell(ABC, Generic[Plain]):
             swaps=self._engine.swaps,
             host_blocks_used=self._engine.host_slots_used,
             unused_slots=self._engine.unused_slots,
+            drafted=self._engine.drafted,
+            accepted=self._engine.accepted,
         )
 
     def snapshot(self) -> worker_pb2.WorkerSnapshot:

@@ -123,6 +123,23 @@ def test_one_thread(backend: Backend, alone: dict[tuple[str, int], list[int]]) -
         set_threads(2)
 
 
+def copying() -> list[Job]:
+    """What jobs() asks, its answers repeated: half of what is drawn has been said before."""
+    return [replace(job, prompt=job.prompt + job.prompt) for job in jobs()[:5]]
+
+
+def test_speculation(backend: Backend) -> None:
+    """Drafts come true and do not, greedy and drawn, with penalties; the tokens are those without them."""
+    found = []
+    for drafts in (0, 8):
+        engine = engine_of(backend, speculation=drafts)
+        for job in copying():
+            assert engine.add(job, Stage.FULL, 0) is None
+        found.append(answers(run(engine, backend)))
+        assert (engine.drafted > engine.accepted > 0) == (drafts > 0)
+    assert found[0] == found[1]
+
+
 def test_a_prefix_hit(backend: Backend, alone: dict[tuple[str, int], list[int]]) -> None:
     engine = engine_of(backend)
     for attempt in (1, 2):

@@ -17,7 +17,8 @@ from engine.plan import StepPlan
 from engine.timed_backend import TimedBackend, digest_layout
 
 COST = StepCost(base_ns=1_000_000, token_ns=20_000, context_ns=50)
-MODEL = FakeModel(vocab_size=1000, stop_token=7, stop_one_in=40)
+MODELS = [FakeModel(vocab_size=vocab_size, stop_token=7, stop_one_in=40) for vocab_size in (1000, 2, 3)]
+"""With two or three words everything has been said before, and speculation finds it."""
 CHUNK_TOKENS = 24
 JOBS_MAX = 12
 STEPS_MAX = 20_000
@@ -74,9 +75,10 @@ BOUNDS: st.SearchStrategy[dict[str, int]] = st.fixed_dictionaries(
         "long_partials_max": st.integers(1, 2),
         "swap_blocks": st.sampled_from([0, 2, 5, 100]),
         "swap_block_us": st.sampled_from([0, 150]),
+        "speculation": st.sampled_from([0, 1, 4, 20]),
     }
 )
-"""Of time and of the host pool."""
+"""Of time, of the host pool and of drafts."""
 WISHES = st.builds(
     Wish,
     node=st.integers(0, 1),
@@ -125,6 +127,7 @@ class EnginePair(RuleBasedStateMachine):
         watermark=st.integers(0, 2),
         prefix_hash_bits=st.sampled_from([64, 64, 3]),
         bounds=BOUNDS,
+        model=st.sampled_from(MODELS),
     )
     def start(
         self,
@@ -135,7 +138,9 @@ class EnginePair(RuleBasedStateMachine):
         watermark: int,
         prefix_hash_bits: int,
         bounds: dict[str, int],
+        model: FakeModel,
     ) -> None:
+        self.model = model
         self.nodes = [
             self._node(
                 EngineConfig(
@@ -158,7 +163,7 @@ class EnginePair(RuleBasedStateMachine):
 
     def _node(self, config: EngineConfig) -> Node:
         layout = digest_layout(config.block_size, config.blocks)
-        return Node(Engine(config, COST), TimedBackend(COST, layout, MODEL))
+        return Node(Engine(config, COST), TimedBackend(COST, layout, self.model))
 
     @rule(wishes=st.lists(WISHES, min_size=1, max_size=6))
     def ask(self, wishes: list[Wish]) -> None:
@@ -352,7 +357,7 @@ class EnginePair(RuleBasedStateMachine):
         job = asked.job
         room = asked.node.engine.config.positions_max - len(job.prompt) - len(choice.output)
         expected = expected_tokens(
-            job.prompt, job.params, job.seed, choice.index, room, output=choice.output, model=MODEL
+            job.prompt, job.params, job.seed, choice.index, room, output=choice.output, model=self.model
         )
         assert asked.outputs[choice.index] == expected
 
