@@ -7,7 +7,7 @@ from functools import cache
 
 from engine.kernels import build
 
-PHASES = ("norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head")
+PHASES = ("norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "wait")
 """Phase of model.hpp, in its order."""
 
 

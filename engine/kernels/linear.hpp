@@ -209,14 +209,4 @@ void multiply(const typename Type::Element* x, size_t stride, int rows, const Pa
   }
 }
 
-// The same for all panels, by every thread that calls it with the same counter (0 at first).
-template <class Type, class Finish>
-void multiply_shared(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
-                     std::atomic<int>& next_panel, int threads, const Finish& finish) {
-  const int panels = weight.panels();
-  for (Range mine; (mine = draw(next_panel, panels, panels_at_once<Type>(rows), threads)).first < panels;) {
-    multiply<Type>(x, stride, rows, weight, mine, finish);
-  }
-}
-
 }  // namespace baton

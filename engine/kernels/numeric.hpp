@@ -29,6 +29,7 @@ class FlushDenormals {
 };
 
 struct Float32 {
+  using Base = Float32;  // of activations and KV
   using Element = float;
   using Wide = __m512;
   static constexpr int pair = 1;
@@ -38,10 +39,17 @@ struct Float32 {
   static __m512 widen(const float* from) { return _mm512_loadu_ps(from); }
   static float widen_one(float value) { return value; }
   static void narrow(float* to, __mmask16 lanes, __m512 value) { _mm512_mask_storeu_ps(to, lanes, value); }
+  // One of the `pair` interleaved streams of 16: read, and written from a plain one.
+  static void take(const float* from, int, float* to) { _mm512_storeu_ps(to, _mm512_loadu_ps(from)); }
+  static void place(float* to, int, const float* from) { _mm512_storeu_ps(to, _mm512_loadu_ps(from)); }
+  // load() with zeros for what follows the first of each pair.
+  static Wide load_first(const float* from) { return load(from); }
+  static __m512 power(__m512 x);
 };
 
 #ifdef BATON_BFLOAT16
 struct BFloat16 {
+  using Base = BFloat16;
   using Element = uint16_t;
   using Wide = __m512bh;
   static constexpr int pair = 2;
@@ -65,18 +73,34 @@ struct BFloat16 {
   static void narrow(uint16_t* to, __mmask16 lanes, __m512 value) {
     _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(value));
   }
+  static void take(const uint16_t* from, int lane, uint16_t* to) {
+    const __m512i pairs = _mm512_srl_epi32(_mm512_loadu_si512(from), _mm_cvtsi32_si128(16 * lane));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(pairs));
+  }
+  static void place(uint16_t* to, int lane, const uint16_t* from) {
+    const __m512i one = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    _mm512_mask_storeu_epi16(to, __mmask32(0x55555555) << lane,
+                             _mm512_sll_epi32(one, _mm_cvtsi32_si128(16 * lane)));
+  }
+  static Wide load_first(const uint16_t* from) {
+    return (__m512bh)_mm512_maskz_loadu_epi16(0x55555555, from);
+  }
+  static __m512 power(__m512 x);
 };
 #endif
 
-// 2^x: 2^round(x) times the Taylor series of 2^f to degree 7 for |f| <= 1/2 (relative error < 1e-7).
-// Exact at 0; 0 at and below -150; NaN stays NaN.
-inline __m512 exp2(__m512 x) {
+// 2^x: 2^round(x) times the Taylor series of 2^f for |f| <= 1/2, to degree 7 (relative error < 1e-7) or
+// to 5 (3e-6, for what is rounded to bfloat16 next). Exact at 0; 0 at and below -150; NaN stays NaN.
+template <int degree = 7>
+__m512 exp2(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-150.0f), x);
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(x, whole);
-  __m512 sum = _mm512_set1_ps(1.5252734e-5f);
-  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.5403530e-4f));
-  sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.3333558e-3f));
+  __m512 sum = _mm512_set1_ps(1.3333558e-3f);
+  if constexpr (degree == 7) {
+    sum = _mm512_fmadd_ps(_mm512_set1_ps(1.5252734e-5f), f, _mm512_set1_ps(1.5403530e-4f));
+    sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.3333558e-3f));
+  }
   sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(9.6181291e-3f));
   sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(5.5504109e-2f));
   sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(2.4022651e-1f));
@@ -84,6 +108,12 @@ inline __m512 exp2(__m512 x) {
   sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(1.0f));
   return _mm512_scalef_ps(sum, whole);
 }
+
+// 2^x for the weights of attention, as exact as the type can use.
+inline __m512 Float32::power(__m512 x) { return exp2<7>(x); }
+#ifdef BATON_BFLOAT16
+inline __m512 BFloat16::power(__m512 x) { return exp2<5>(x); }
+#endif
 
 inline float exp2_one(float x) { return _mm512_cvtss_f32(exp2(_mm512_set1_ps(x))); }
 

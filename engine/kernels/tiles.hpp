@@ -123,6 +123,29 @@ inline void score_tiles(const uint16_t* queries, size_t stride, uint16_t* const*
   _tile_stored(3, scores + 48, 256);
 }
 
+// fresh [16][head_dim] = weights [16][stride], 64 tokens, times values [32 pairs][head_dim][2].
+inline void weigh_tiles(const uint16_t* weights, size_t stride, const uint16_t* values, int head_dim,
+                        float* fresh) {
+  const size_t row = size_t(head_dim) * 4;
+  const uint16_t* high = values + size_t(16) * head_dim * 2;
+  _tile_loadd(4, weights, stride * 2);
+  _tile_loadd(5, weights + 32, stride * 2);
+  for (int dim = 0; dim < head_dim; dim += 32) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_loadd(6, values + dim * 2, row);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, values + dim * 2 + 32, row);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(6, high + dim * 2, row);
+    _tile_dpbf16ps(0, 5, 6);
+    _tile_loadd(7, high + dim * 2 + 32, row);
+    _tile_dpbf16ps(1, 5, 7);
+    _tile_stored(0, fresh + dim, row);
+    _tile_stored(1, fresh + dim + 16, row);
+  }
+}
+
 #else
 inline void open_tiles() {}
 inline void close_tiles() {}

@@ -104,7 +104,7 @@ class Weights {
   }
 
   static void load_packed(const Packed<Type>& to, const void* from, bool halves, Threads& threads) {
-    threads.run([&](int thread) {
+    threads.run_all([&](int thread) {
       pack<Type>(to, static_cast<const Element*>(from), halves,
                  share_of(to.panels(), thread, threads.count()));
     });
