@@ -172,15 +172,23 @@ int tile_height(int rows, int first) {
   return (rows - first + tiles - 1) / tiles;
 }
 
+// One tile of `height` rows from row `first` of `rows`, by `width` panels.
 template <class Type>
-void run_tile(int height, int width, const typename Type::Element* x, size_t stride,
-              const typename Type::Element* panel, const Packed<Type>& weight, float* sums, bool first) {
+void run_tile(int height, int width, const typename Type::Element* x, size_t stride, int first, int rows,
+              const typename Type::Element* panel, const Packed<Type>& weight, float* sums) {
+  x += first * stride;
 #ifdef BATON_AMX
   if constexpr (Type::pair == 2) {
     if (tiles_allowed()) {
-      if (height > 16) return multiply_high(x, stride, panel, weight.depth(), sums, kTileColumns, first);
+      if (height > 16) {
+        const int tiles = (rows + 31) / 32;
+        const int lines = (32 + tiles - 1) / tiles;
+        const int line = std::min(first / 32 * lines, 32 - lines);
+        const uint16_t* next = tiles == 1 ? panel + 2048 : panel + weight.panel_elements();
+        return multiply_high(x, stride, panel, weight.depth(), sums, kTileColumns, next + line * 32, lines);
+      }
       const auto low = width == 2 ? multiply_low<2> : multiply_low<1>;
-      return low(x, stride, panel, weight.panel_elements(), weight.depth(), sums, kTileColumns, first);
+      return low(x, stride, panel, weight.panel_elements(), weight.depth(), sums, kTileColumns, first == 0);
     }
   }
 #endif
@@ -198,8 +206,8 @@ void multiply(const typename Type::Element* x, size_t stride, int rows, const Pa
     const int width = std::min(group, panels.last - panel);
     for (int first = 0, height; first < rows; first += height) {
       height = tile_height<Type>(rows, first);
-      run_tile<Type>(height, width, x + first * stride, stride, weight.data + panel * weight.panel_elements(),
-                     weight, sums, first == 0);
+      run_tile<Type>(height, width, x, stride, first, rows, weight.data + panel * weight.panel_elements(), weight,
+                     sums);
       for (int row = 0; row < height; ++row) {
         for (int p = 0; p < width; ++p) {
           finish(first + row, panel + p, sums + row * kTileColumns + p * kPanel);

@@ -77,9 +77,10 @@ void multiply_low(const uint16_t* x, size_t stride, const uint16_t* panel, size_
   }
 }
 
-// sums [32][columns] of 17 to 32 rows and one panel.
+// sums [32][columns] of 17 to 32 rows and one panel. Meanwhile brings `lines` of each 32 cache lines from
+// `ahead` into L2: when several row tiles pass over a panel, each fetches its share of the next one.
 inline void multiply_high(const uint16_t* x, size_t stride, const uint16_t* panel, int depth, float* sums,
-                          size_t columns, bool fetch) {
+                          size_t columns, const uint16_t* ahead, int lines) {
   clear_sums();
   for (int k = 0; k < depth; k += 32, panel += 32 * 32) {
     _tile_loadd(4, x + k, stride * 2);
@@ -90,7 +91,8 @@ inline void multiply_high(const uint16_t* x, size_t stride, const uint16_t* pane
     _tile_loadd(5, x + 16 * stride + k, stride * 2);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    if (fetch) fetch_ahead(panel);
+    for (int i = 0; i < lines; ++i) _mm_prefetch(ahead + i * 32, _MM_HINT_T1);
+    ahead += 32 * 32;
   }
   _tile_stored(0, sums, columns * 4);
   _tile_stored(1, sums + 16, columns * 4);
