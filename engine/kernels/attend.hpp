@@ -104,7 +104,7 @@ void reweigh(const Queries<Type>& queries, const float* scores, int base, const 
     for (int g = 0; g < kTileGroups; ++g) {
       const int at = r * kTileTokens + g * kGroup;
       const __mmask16 seen = mask_of(queries.visible[r] - base - g * kGroup);
-      sum[g] = _mm512_maskz_mov_ps(seen, Type::power(_mm512_fmsub_ps(_mm512_load_ps(scores + at), scale, mine)));
+      sum[g] = _mm512_maskz_mov_ps(seen, exp2<Type::exp2_degree>(_mm512_fmsub_ps(_mm512_load_ps(scores + at), scale, mine)));
       Type::narrow(weights + at, 0xFFFF, sum[g]);
     }
     const __m512 all = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));

@@ -35,6 +35,10 @@ class Batch(Structure):
     )
 
 
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2}
+"""What baton_create calls a dtype: int8 is of the weights, with bfloat16 activations and KV."""
+
+
 class Slot(IntEnum):
     """Slot of model.hpp: which weight baton_load fills."""
 
@@ -84,7 +88,7 @@ def open_library(progress: build.Progress = build.say) -> ctypes.CDLL:
 
 def measure_peak_flops(dtype: str, threads: int) -> float:
     """Multiply-adds from registers, in FLOP/s (each counts as two), best of twenty: the compute roof."""
-    return float(open_library().baton_measure_peak(dtype == "bfloat16", threads))
+    return float(open_library().baton_measure_peak(dtype != "float32", threads))
 
 
 def measure_tile_peak_flops(threads: int) -> float:

@@ -10,7 +10,8 @@ from engine.models.config import ModelConfig
 from engine.models.rotary import inverse_frequencies
 
 HEAD_DIM_MAX = 256
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.bfloat16}
+"""In which baton_load wants the weights of each dtype; int8 is made of bfloat16 as it packs."""
 
 
 def unsupported(config: ModelConfig, block_size: int) -> str | None:

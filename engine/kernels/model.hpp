@@ -35,7 +35,7 @@ class ModelOf : public Model {
         attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.tokens_max),
         last_attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.samples_max),
         weights_(shape),
-        space_(shape),
+        space_(shape, Type::grouped ? kPanel * round_up(std::max(shape.hidden, std::max(shape.intermediate, query_width_)), 32) : 0),
         works_(new Work[shape.layers * kWorksPerLayer + kWorksBesideLayers]) {
     rows_.reserve(shape.tokens_max);
     endings_.reserve(shape.samples_max);
@@ -134,7 +134,10 @@ class ModelOf : public Model {
               const Finish& epilogue, Phase between_phase, int count, const Body& between) {
     divide(
         walk, phase, weight.panels(), panels_at_once<Type>(rows),
-        [&](Range panels) { multiply<Type>(x, stride, rows, weight, panels, epilogue); },
+        [&](Range panels) {
+          Element* expanded = space_.expanded + walk.thread * space_.expanded_stride;
+          multiply<Type>(x, stride, rows, weight, panels, expanded, epilogue);
+        },
         [&] { at_once(rows, count, between); });
     if (rows > kLightTokens && count > 0) divide(walk, between_phase, count, 1, between, [] {});
   }
@@ -190,7 +193,7 @@ class ModelOf : public Model {
     linear(
         walk, kPhaseGateUp, layer.gate_up, space_.normed, space_.normed_stride, rows,
         [&](int token, int panel, const float* sums) {
-          const __m512 gated = _mm512_mul_ps(silu(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
+          const __m512 gated = _mm512_mul_ps(silu<Base::exp2_degree>(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
           Base::narrow(space_.gated + token * space_.gated_stride + panel * kLanes, 0xFFFF, gated);
         },
         kPhaseGateUp, 0, [](Range) {});

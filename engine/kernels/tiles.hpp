@@ -77,22 +77,36 @@ void multiply_low(const uint16_t* x, size_t stride, const uint16_t* panel, size_
   }
 }
 
-// sums [32][columns] of 17 to 32 rows and one panel. Meanwhile brings `lines` of each 32 cache lines from
-// `ahead` into L2: when several row tiles pass over a panel, each fetches its share of the next one.
-inline void multiply_high(const uint16_t* x, size_t stride, const uint16_t* panel, int depth, float* sums,
-                          size_t columns, const uint16_t* ahead, int lines) {
+// What a tile fetches into L2 while it computes: `lines` cache lines per 32 of K, each time `step` bytes
+// further. When several row tiles pass over a panel, each fetches its share of the next one.
+struct Fetch {
+  const uint8_t* at;
+  int lines;
+  size_t step;
+};
+
+// sums [32][columns] of 17 to 32 rows and one panel. With kStream, x passes by the L1 cache, which keeps
+// the panel.
+template <bool kStream>
+void multiply_high(const uint16_t* x, size_t stride, const uint16_t* panel, int depth, float* sums,
+                   size_t columns, Fetch fetch) {
   clear_sums();
   for (int k = 0; k < depth; k += 32, panel += 32 * 32) {
-    _tile_loadd(4, x + k, stride * 2);
+    if constexpr (kStream) {
+      _tile_stream_loadd(4, x + k, stride * 2);
+      _tile_stream_loadd(5, x + 16 * stride + k, stride * 2);
+    } else {
+      _tile_loadd(4, x + k, stride * 2);
+      _tile_loadd(5, x + 16 * stride + k, stride * 2);
+    }
     _tile_loadd(6, panel, 128);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, panel + 32, 128);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, x + 16 * stride + k, stride * 2);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    for (int i = 0; i < lines; ++i) _mm_prefetch(ahead + i * 32, _MM_HINT_T1);
-    ahead += 32 * 32;
+    for (int i = 0; i < fetch.lines; ++i) _mm_prefetch(fetch.at + i * 64, _MM_HINT_T1);
+    fetch.at += fetch.step;
   }
   _tile_stored(0, sums, columns * 4);
   _tile_stored(1, sums + 16, columns * 4);

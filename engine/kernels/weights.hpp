@@ -69,8 +69,8 @@ class Weights {
   size_t bytes_read_per_step() const {
     const Layer& layer = layers[0];
     const size_t linears =
-        layer.qkv.elements() + layer.output.elements() + layer.gate_up.elements() + layer.down.elements();
-    return (linears * layers.size() + head.elements()) * sizeof(Element);
+        layer.qkv.stored() + layer.output.stored() + layer.gate_up.stored() + layer.down.stored();
+    return (linears * layers.size() + head.stored()) * sizeof(typename Type::Stored);
   }
 
   std::vector<Layer> layers;
@@ -80,7 +80,7 @@ class Weights {
  private:
   void carve_packed(Packed<Type>& to, int rows, int columns) {
     to.rows = rows, to.columns = columns;
-    to.data = arena_.carve<Element>(to.elements());
+    to.data = arena_.carve<typename Type::Stored>(to.stored());
   }
 
   void carve() {

@@ -12,20 +12,23 @@ template <class Type>
 struct Workspace {
   using Element = typename Type::Element;
 
-  explicit Workspace(const Shape& shape)
+  // `expanded_elements`: of one thread's room for a panel of grouped weights.
+  Workspace(const Shape& shape, size_t expanded_elements)
       : normed_stride(row_stride<Type>(shape.hidden)),
         query_stride(row_stride<Type>(size_t(shape.heads) * shape.head_dim)),
         gated_stride(row_stride<Type>(shape.intermediate)),
-        qkv_stride(round_up(size_t(shape.heads + 2 * shape.kv_heads) * shape.head_dim, kPanel)) {
+        qkv_stride(round_up(size_t(shape.heads + 2 * shape.kv_heads) * shape.head_dim, kPanel)),
+        expanded_stride(expanded_elements) {
     carve(shape), arena.reserve(), carve(shape);
   }
 
-  size_t normed_stride, query_stride, gated_stride, qkv_stride;
+  size_t normed_stride, query_stride, gated_stride, qkv_stride, expanded_stride;
   Arena arena;
   float *residual = nullptr, *sampled = nullptr;       // [rows][hidden]
   Element* normed = nullptr;                           // [rows][normed_stride]
   float* qkv = nullptr;                                // [rows][qkv_stride]: q, k and v of all heads
   Element *queries = nullptr, *attended = nullptr;     // [rows][query_stride]
+  Element* expanded = nullptr;                         // [threads][expanded_stride]
   Element* gated = nullptr;                            // [rows][gated_stride]
   float *cosines = nullptr, *sines = nullptr;          // [rows][head_dim / 2]
   int32_t* row_of = nullptr;                           // [tokens]: which row of the batch
@@ -45,6 +48,7 @@ struct Workspace {
     queries = arena.carve<Element>(tokens * query_stride);
     attended = arena.carve<Element>(padded * query_stride);
     gated = arena.carve<Element>(padded * gated_stride);
+    expanded = arena.carve<Element>(kThreadsMax * expanded_stride);
     cosines = arena.carve<float>(tokens * shape.head_dim / 2);
     sines = arena.carve<float>(tokens * shape.head_dim / 2);
     row_of = arena.carve<int32_t>(tokens);

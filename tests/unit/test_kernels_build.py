@@ -37,7 +37,8 @@ def broken_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (OLD, "float32", "lacks avx512f"),
         (OLD, "bfloat16", "lacks avx512f"),
         (PLAIN, "bfloat16", "lacks avx512_bf16"),
-        (NEW, "int8", "no dtype int8"),
+        (PLAIN, "int8", "lacks avx512_bf16"),
+        (NEW, "int4", "no dtype int4"),
     ],
 )
 def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) -> None:
@@ -45,7 +46,7 @@ def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) ->
 
 
 @pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16")])
+@pytest.mark.parametrize(("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16"), (NEW, "int8")])
 def test_serves_where_the_processor_can(processor: Processor, dtype: str) -> None:
     assert build.unavailable(dtype, processor) is None
 
