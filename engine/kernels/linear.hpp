@@ -123,49 +123,20 @@ int tile_height(int rows, int first) {
   return (rows - first + tiles - 1) / tiles;
 }
 
-// x [rows, K] times one or a few panels; `next` is the panel behind them, as it is stored, of
-// `next_bytes`.
+// One tile of up to `height` rows, by `width` panels.
 template <class Type>
-struct PanelProduct {
-  const typename Type::Element* x;
-  size_t stride;
-  int rows, depth, width;
-  const typename Type::Element* panel;
-  size_t panel_elements;
-  const void* next;
-  size_t next_bytes;
-
-  // sums [height][kTileColumns] of the rows from `first`.
-  void run_tile(int first, int height, float* sums) const {
-    const typename Type::Element* from = x + first * stride;
+void run_tile(int height, int width, const typename Type::Element* x, size_t stride,
+              const typename Type::Element* panel, size_t panel_elements, int depth, float* sums, bool first) {
 #ifdef BATON_AMX
-    if constexpr (Type::pair == 2) {
-      if (tiles_allowed()) {
-        if (height <= 16) {
-          const auto low = width == 2 ? multiply_low<2> : multiply_low<1>;
-          return low(from, stride, panel, panel_elements, depth, sums, kTileColumns, first == 0);
-        }
-        const auto high = size_t(depth) * kPanel * 2 <= kStreamBytes ? multiply_high<true> : multiply_high<false>;
-        return high(from, stride, panel, depth, sums, kTileColumns, share_of_next(first));
-      }
+  if constexpr (Type::pair == 2) {
+    if (tiles_allowed()) {
+      const auto low = width == 2 ? multiply_low<2> : multiply_low<1>;
+      return low(x, stride, panel, panel_elements, depth, sums, kTileColumns, first);
     }
-#endif
-    tile_function<Type>(height, width)(from, stride, panel, panel_elements, depth, sums);
-  }
-
- private:
-  static constexpr size_t kStreamBytes = 40 << 10;  // a panel that an L1 cache of 48 KiB keeps
-
-#ifdef BATON_AMX
-  Fetch share_of_next(int first) const {
-    const int tiles = (rows + 31) / 32;
-    const size_t step = next_bytes / (depth / 32);
-    const int lines = (int(step / kLine) + tiles - 1) / tiles;
-    const uint8_t* at = static_cast<const uint8_t*>(next) + size_t(first / 32) * lines * kLine;
-    return {at, lines, step};
   }
 #endif
-};
+  tile_function<Type>(height, width)(x, stride, panel, panel_elements, depth, sums);
+}
 
 // A whole product of few rows straight from int8; false where it is better to expand the panel first.
 template <class Type>
@@ -185,25 +156,26 @@ bool multiply_stored(const typename Type::Element* x, size_t stride, int rows, c
   return false;
 }
 
+constexpr int kBlockRows = 512;  // at once; their sums of a panel wait on the stack
+
 // x [rows, K] times `panels` of W. finish(row, panel, sums [32]) is the epilogue: it gets each row's 32
 // sums of a panel once, panels of a row in ascending order. `expanded` has room for one panel where the
 // weights are grouped.
 template <class Type, class Finish>
 void multiply(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
               Range panels, typename Type::Element* expanded, const Finish& finish) {
-  alignas(kLine) float sums[kTileRowsPadding * kTileColumns];
+  using Base = typename Type::Base;
+  alignas(kLine) float sums[(kBlockRows + kTileRowsPadding) * kPanel];
   const int group = panels_at_once<Type>(rows);
   for (int panel = panels.first; panel < panels.last; panel += group) {
     const int width = std::min(group, panels.last - panel);
-    const auto finish_rows = [&](int first, int height) {
+    const auto finish_rows = [&](int first, int height, int columns) {
       for (int row = 0; row < height; ++row) {
-        for (int p = 0; p < width; ++p) {
-          finish(first + row, panel + p, sums + row * kTileColumns + p * kPanel);
-        }
+        for (int p = 0; p < width; ++p) finish(first + row, panel + p, sums + row * columns + p * kPanel);
       }
     };
     if (multiply_stored<Type>(x, stride, rows, weight, panel, sums)) {
-      finish_rows(0, rows);
+      finish_rows(0, rows, kTileColumns);
       continue;
     }
     const typename Type::Element* ready = expanded;
@@ -212,20 +184,24 @@ void multiply(const typename Type::Element* x, size_t stride, int rows, const Pa
     } else {
       ready = weight.panel(panel);
     }
-    using Base = typename Type::Base;
-    const PanelProduct<Base> product{x,
-                                     stride,
-                                     rows,
-                                     weight.depth(),
-                                     width,
-                                     ready,
-                                     weight.panel_elements(),
-                                     weight.panel(panel + width),
-                                     weight.panel_stored() * sizeof(typename Type::Stored)};
+#ifdef BATON_AMX
+    if constexpr (Type::pair == 2) {
+      if (rows > 16 && tiles_allowed()) {
+        for (int first = 0; first < rows; first += kBlockRows) {
+          const int height = std::min(kBlockRows, rows - first);
+          multiply_blocked(x + first * stride, stride, height, ready, weight.depth(), sums, weight.panel(panel + 1),
+                           weight.panel_stored() * sizeof(typename Type::Stored));
+          finish_rows(first, height, kPanel);
+        }
+        continue;
+      }
+    }
+#endif
     for (int first = 0, height; first < rows; first += height) {
       height = tile_height<Base>(rows, first);
-      product.run_tile(first, height, sums);
-      finish_rows(first, height);
+      run_tile<Base>(height, width, x + first * stride, stride, ready, weight.panel_elements(), weight.depth(), sums,
+                     first == 0);
+      finish_rows(first, height, kTileColumns);
     }
   }
 }

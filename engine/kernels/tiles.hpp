@@ -8,6 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "numeric.hpp"
 
 namespace baton {
@@ -42,6 +44,27 @@ inline void clear_sums() {
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
+}
+
+// Sums of 2 x 2 tiles between registers and [32][columns]; of one row of tiles with kRows = 1.
+template <int kRows>
+void load_sums(const float* sums, size_t columns) {
+  _tile_loadd(0, sums, columns * 4);
+  _tile_loadd(1, sums + 16, columns * 4);
+  if constexpr (kRows == 2) {
+    _tile_loadd(2, sums + 16 * columns, columns * 4);
+    _tile_loadd(3, sums + 16 * columns + 16, columns * 4);
+  }
+}
+
+template <int kRows>
+void store_sums(float* sums, size_t columns) {
+  _tile_stored(0, sums, columns * 4);
+  _tile_stored(1, sums + 16, columns * 4);
+  if constexpr (kRows == 2) {
+    _tile_stored(2, sums + 16 * columns, columns * 4);
+    _tile_stored(3, sums + 16 * columns + 16, columns * 4);
+  }
 }
 
 inline void fetch_ahead(const uint16_t* panel) {
@@ -85,33 +108,48 @@ struct Fetch {
   size_t step;
 };
 
-// sums [32][columns] of 17 to 32 rows and one panel. With kStream, x passes by the L1 cache, which keeps
-// the panel.
-template <bool kStream>
+// sums [16 kRows][columns] of up to 16 kRows rows and one panel, added to what is there if `resume`. x
+// passes by the L1 cache, which keeps the panel.
+template <int kRows>
 void multiply_high(const uint16_t* x, size_t stride, const uint16_t* panel, int depth, float* sums,
-                   size_t columns, Fetch fetch) {
-  clear_sums();
+                   size_t columns, bool resume, Fetch fetch) {
+  resume ? load_sums<kRows>(sums, columns) : clear_sums();
   for (int k = 0; k < depth; k += 32, panel += 32 * 32) {
-    if constexpr (kStream) {
-      _tile_stream_loadd(4, x + k, stride * 2);
-      _tile_stream_loadd(5, x + 16 * stride + k, stride * 2);
-    } else {
-      _tile_loadd(4, x + k, stride * 2);
-      _tile_loadd(5, x + 16 * stride + k, stride * 2);
-    }
+    _tile_stream_loadd(4, x + k, stride * 2);
+    if constexpr (kRows == 2) _tile_stream_loadd(5, x + 16 * stride + k, stride * 2);
     _tile_loadd(6, panel, 128);
     _tile_dpbf16ps(0, 4, 6);
     _tile_loadd(7, panel + 32, 128);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if constexpr (kRows == 2) {
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
     for (int i = 0; i < fetch.lines; ++i) _mm_prefetch(fetch.at + i * 64, _MM_HINT_T1);
     fetch.at += fetch.step;
   }
-  _tile_stored(0, sums, columns * 4);
-  _tile_stored(1, sums + 16, columns * 4);
-  _tile_stored(2, sums + 16 * columns, columns * 4);
-  _tile_stored(3, sums + 16 * columns + 16, columns * 4);
+  store_sums<kRows>(sums, columns);
+}
+
+// sums [rows][32] of one panel, for more than 16 rows: K in blocks whose part of the panel stays in L1
+// while all rows pass over it. Sums wait in memory between blocks, which changes no bit of them. `next`:
+// the next panel as it is stored, of next_bytes.
+inline void multiply_blocked(const uint16_t* x, size_t stride, int rows, const uint16_t* panel, int depth,
+                             float* sums, const void* next, size_t next_bytes) {
+  constexpr int deepest = 640;  // x 32 columns x 2 bytes = 40 KiB, of 48
+  const int blocks = (depth + deepest - 1) / deepest;
+  const int block = ((depth + blocks - 1) / blocks + 31) / 32 * 32;
+  const int tiles = (rows + 31) / 32;
+  const size_t step = next_bytes / (depth / 32);
+  const int lines = (int(step / 64) + tiles - 1) / tiles;
+  for (int k = 0; k < depth; k += block) {
+    const int span = std::min(block, depth - k);
+    for (int first = 0; first < rows; first += 32) {
+      const Fetch fetch{static_cast<const uint8_t*>(next) + k / 32 * step + first / 32 * lines * 64, lines, step};
+      const auto multiply = rows - first > 16 ? multiply_high<2> : multiply_high<1>;
+      multiply(x + first * stride + k, stride, panel + k * 32, span, sums + first * 32, 32, k > 0, fetch);
+    }
+  }
 }
 
 // scores [16][64] of up to 16 queries [query][stride] and four groups of keys; head_dim a multiple of 32.
