@@ -79,16 +79,20 @@ void score(const Queries<Type>& queries, typename Type::Element* const* groups,
 }
 
 // Turns the scores [query][64] of a tile that begins at token `base` into weights [query][64] of the
-// model's type; factors [16] are what the queries' older sums are to be multiplied by.
-template <class Type>
+// model's type; factors [16] are what the queries' older sums are to be multiplied by. kAll: every query
+// sees the whole tile.
+template <class Type, bool kAll>
 void reweigh(const Queries<Type>& queries, const float* scores, int base, const Softmax& state,
              typename Type::Element* weights, float* factors) {
   alignas(kLine) float row[kQueriesMax] = {};
-  for (int r = 0; r < queries.count; ++r) {
+  const auto seen = [&](int r, int g) {
+    return kAll ? __mmask16(0xFFFF) : mask_of(queries.visible[r] - base - g * kGroup);
+  };
+  for (int r = 0; r < queries.count; ++r, scores += kTileTokens) {
     __m512 top = _mm512_set1_ps(kNothing);
+#pragma GCC unroll 4
     for (int g = 0; g < kTileGroups; ++g) {
-      const __mmask16 seen = mask_of(queries.visible[r] - base - g * kGroup);
-      top = _mm512_mask_max_ps(top, seen, top, _mm512_load_ps(scores + r * kTileTokens + g * kGroup));
+      top = _mm512_mask_max_ps(top, seen(r, g), top, _mm512_load_ps(scores + g * kGroup));
     }
     row[r] = _mm512_reduce_max_ps(top);
   }
@@ -98,15 +102,17 @@ void reweigh(const Queries<Type>& queries, const float* scores, int base, const 
   const __m512 factor = exp2(_mm512_sub_ps(old_peak, peak));
   _mm512_storeu_ps(state.peak, peak);
   _mm512_storeu_ps(factors, factor);
-  for (int r = 0; r < queries.count; ++r) {
+  scores -= queries.count * kTileTokens;
+  for (int r = 0; r < queries.count; ++r, scores += kTileTokens, weights += kTileTokens) {
     const __m512 mine = _mm512_set1_ps(state.peak[r]);
     __m512 sum[kTileGroups];
+#pragma GCC unroll 4
     for (int g = 0; g < kTileGroups; ++g) {
-      const int at = r * kTileTokens + g * kGroup;
-      const __mmask16 seen = mask_of(queries.visible[r] - base - g * kGroup);
-      sum[g] = _mm512_maskz_mov_ps(seen, exp2<Type::exp2_degree>(_mm512_fmsub_ps(_mm512_load_ps(scores + at), scale, mine)));
-      Type::narrow(weights + at, 0xFFFF, sum[g]);
+      const __m512 exponent = _mm512_fmsub_ps(_mm512_load_ps(scores + g * kGroup), scale, mine);
+      sum[g] = _mm512_maskz_mov_ps(seen(r, g), exp2<Type::exp2_degree>(exponent));
     }
+    Type::narrow_two(weights, sum[0], sum[1]);
+    Type::narrow_two(weights + 2 * kGroup, sum[2], sum[3]);
     const __m512 all = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
     row[r] = _mm512_reduce_add_ps(all);
   }
@@ -180,11 +186,10 @@ template <class Type, class Products>
 void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, const int32_t* table, int layer,
                     int head, int segment, const Softmax& state) {
   using Element = typename Type::Element;
-  alignas(kLine) float scores[kQueriesMax * kTileTokens];
+  alignas(kLine) float scores[2][kQueriesMax * kTileTokens];
   alignas(kLine) Element weights[kQueriesMax * kTileTokens];
   alignas(kLine) float factors[kQueriesMax];
-  Element* groups[kTileGroups];
-  Element* next[kTileGroups];
+  Element* groups[3][kTileGroups];  // of this tile and the two behind it
   const int stop = std::min(queries.visible_max, (segment + 1) * kSegmentTokens);
   // A tile's missing groups stand in for by its last one; their scores are masked.
   const auto find = [&](int base, Element** found) {
@@ -192,14 +197,21 @@ void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, cons
       found[g] = pool.group(table, std::min(base + g * kGroup, queries.visible_max - 1), layer, head);
     }
   };
-  find(segment * kSegmentTokens, groups);
-  for (int base = segment * kSegmentTokens; base < stop; base += kTileTokens) {
-    find(base + kTileTokens, next);
-    Products::score(queries, groups, queries.alone ? next : groups, pool.head_dim, scores);
-    reweigh(queries, scores, base, state, weights, factors);
+  // The products of the next tile are begun before the weights of this one are made of its scores: they
+  // are work of different units of the core.
+  const auto score = [&](int base, Element* const* of, Element** behind) {
+    find(base + kTileTokens, behind);
+    Products::score(queries, of, queries.alone ? behind : of, pool.head_dim, scores[base / kTileTokens % 2]);
+  };
+  find(segment * kSegmentTokens, groups[0]);
+  score(segment * kSegmentTokens, groups[0], groups[1]);
+  for (int base = segment * kSegmentTokens, turn = 0; base < stop; base += kTileTokens, ++turn) {
+    if (base + kTileTokens < stop) score(base + kTileTokens, groups[(turn + 1) % 3], groups[(turn + 2) % 3]);
+    const bool all = base + kTileTokens <= queries.visible[0];  // the first query sees least
+    (all ? reweigh<Type, true> : reweigh<Type, false>)(queries, scores[base / kTileTokens % 2], base, state,
+                                                       weights, factors);
     const int tokens = std::min(kTileTokens, queries.visible_max - base);
-    Products::weigh(weights, factors, groups, tokens, pool.head_dim, queries.count, state.sums);
-    std::copy(next, next + kTileGroups, groups);
+    Products::weigh(weights, factors, groups[turn % 3], tokens, pool.head_dim, queries.count, state.sums);
   }
 }
 

@@ -16,7 +16,8 @@ struct TileProducts {
 
   static void score(const Queries<BFloat16>& queries, uint16_t* const* groups, uint16_t* const* next,
                     int head_dim, float* scores) {
-    score_tiles(queries.values, kHeadDimMax, groups, next, head_dim, scores);
+    const auto tiles = queries.alone ? score_tiles<true> : score_tiles<false>;
+    tiles(queries.values, kHeadDimMax, groups, next, head_dim, scores);
   }
 
   static void weigh(const uint16_t* weights, const float* factors, uint16_t* const* groups, int tokens,
@@ -37,7 +38,18 @@ struct TileProducts {
 
  private:
   // values [32 pairs][head_dim][2]
+  static void gather_all(uint16_t* const* groups, int head_dim, uint16_t* values) {
+    const int width = kGroup * head_dim;
+    for (int g = 0; g < kTileGroups; ++g, values += width) {
+      for (int i = 0; i < width; i += 64) {
+        _mm512_store_si512(values + i, _mm512_loadu_si512(groups[g] + width + i));
+        _mm512_store_si512(values + i + 32, _mm512_loadu_si512(groups[g] + width + i + 32));
+      }
+    }
+  }
+
   static void gather(uint16_t* const* groups, int tokens, int head_dim, uint16_t* values) {
+    if (tokens == kTileTokens) return gather_all(groups, head_dim, values);
     const int width = head_dim * 2;
     for (int pair = 0; pair < pairs; ++pair, values += width) {
       const int token = pair * 2;

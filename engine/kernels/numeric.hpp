@@ -42,6 +42,10 @@ struct Float32 {
   static __m512 widen(const float* from) { return _mm512_loadu_ps(from); }
   static float widen_one(float value) { return value; }
   static void narrow(float* to, __mmask16 lanes, __m512 value) { _mm512_mask_storeu_ps(to, lanes, value); }
+  static void narrow_two(float* to, __m512 low, __m512 high) {
+    _mm512_storeu_ps(to, low);
+    _mm512_storeu_ps(to + kLanes, high);
+  }
   // One of the `pair` interleaved streams of 16: read, and written from a plain one.
   static void take(const float* from, int, float* to) { _mm512_storeu_ps(to, _mm512_loadu_ps(from)); }
   static void place(float* to, int, const float* from) { _mm512_storeu_ps(to, _mm512_loadu_ps(from)); }
@@ -78,6 +82,9 @@ struct BFloat16 {
   }
   static void narrow(uint16_t* to, __mmask16 lanes, __m512 value) {
     _mm256_mask_storeu_epi16(to, lanes, (__m256i)_mm512_cvtneps_pbh(value));
+  }
+  static void narrow_two(uint16_t* to, __m512 low, __m512 high) {
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
   }
   static void take(const uint16_t* from, int lane, uint16_t* to) {
     const __m512i pairs = _mm512_srl_epi32(_mm512_loadu_si512(from), _mm_cvtsi32_si128(16 * lane));

@@ -153,7 +153,9 @@ inline void multiply_blocked(const uint16_t* x, size_t stride, int rows, const u
 }
 
 // scores [16][64] of up to 16 queries [query][stride] and four groups of keys; head_dim a multiple of 32.
-inline void score_tiles(const uint16_t* queries, size_t stride, uint16_t* const* groups,
+// With kFetch, brings the next four groups, keys and values, into L2 meanwhile.
+template <bool kFetch>
+void score_tiles(const uint16_t* queries, size_t stride, uint16_t* const* groups,
                         uint16_t* const* next, int head_dim, float* scores) {
   clear_sums();
   for (int dim = 0; dim < head_dim; dim += 32) {
@@ -167,7 +169,7 @@ inline void score_tiles(const uint16_t* queries, size_t stride, uint16_t* const*
     _tile_dpbf16ps(2, 4, 7);
     _tile_loadd(5, groups[3] + pairs, 64);
     _tile_dpbf16ps(3, 4, 5);
-    for (int line = 0; line < 32; ++line) {
+    for (int line = 0; kFetch && line < 32; ++line) {
       for (int g = 0; g < 4; ++g) _mm_prefetch(next[g] + 2 * pairs + line * 32, _MM_HINT_T1);
     }
   }
