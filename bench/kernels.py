@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from core.sampling import SamplingParams
 from engine.kernels import binding, build
+from engine.kernels.loading import SOURCE_DTYPES
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
 from engine.models.store import resolve
@@ -55,7 +56,7 @@ def main() -> None:
     if reason := build.unavailable(arguments.dtype):
         sys.exit(f"bench.kernels: {reason}")
     folder = resolve(arguments.model).path
-    config, weights = load_config(folder), load_weights(folder, "bfloat16" if arguments.dtype == "int8" else arguments.dtype)
+    config, weights = load_config(folder), load_weights(folder, SOURCE_DTYPES[arguments.dtype])
     backend = NativeBackend(
         config,
         weights,

@@ -31,7 +31,8 @@ struct TileProducts {
       float* to = sums + query * head_dim;
       const float* from = fresh + query * head_dim;
       for (int dim = 0; dim < head_dim; dim += kLanes) {
-        _mm512_storeu_ps(to + dim, _mm512_fmadd_ps(_mm512_loadu_ps(to + dim), factor, _mm512_load_ps(from + dim)));
+        _mm512_storeu_ps(to + dim,
+                         _mm512_fmadd_ps(_mm512_loadu_ps(to + dim), factor, _mm512_load_ps(from + dim)));
       }
     }
   }
@@ -55,7 +56,8 @@ struct TileProducts {
       const int token = pair * 2;
       const uint16_t* from = groups[token / kGroup] + kGroup * head_dim + token % kGroup / 2 * width;
       const __mmask32 seen = token + 1 < tokens ? 0xFFFFFFFF : token < tokens ? 0x55555555 : 0;
-      for (int i = 0; i < width; i += 32) _mm512_store_si512(values + i, _mm512_maskz_loadu_epi16(seen, from + i));
+      for (int i = 0; i < width; i += 32)
+        _mm512_store_si512(values + i, _mm512_maskz_loadu_epi16(seen, from + i));
     }
   }
 };

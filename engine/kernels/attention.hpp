@@ -1,11 +1,12 @@
 // Which thread attends to what: decode rows and prefill chunks of a step as one list of units.
 //
 // A tile is up to 8 queries (16 on AMX; a query is a token and a head of the KV head's group) of one row:
-// all heads that share a KV head read its pages once. A unit is a tile, or where tiles are too few for the threads one 512-token
-// segment of a tile; either way each segment is computed alone and merged in order, so the choice does
-// not show in the result. Threads draw units from a counter, longest rows first.
+// all heads that share a KV head read its pages once. A unit is a tile, or where tiles are too few for
+// the threads one 512-token segment of a tile; either way each segment is computed alone and merged in
+// order, so the choice does not show in the result.
 #pragma once
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "attend_tiles.hpp"
@@ -142,7 +143,8 @@ class Attention {
   void load(const Tile& tile, int head, const Element* q, size_t stride, Queries<Type>& to) const {
     to.scale = 1.44269504f / std::sqrt(float(head_dim_));
     for (int query = 0; query < tile.queries; ++query) {
-      std::copy_n(q + offset(tile, tile.row->first_token, query, head, stride), head_dim_, to.values + query * kHeadDimMax);
+      std::copy_n(q + offset(tile, tile.row->first_token, query, head, stride), head_dim_,
+                  to.values + query * kHeadDimMax);
       to.visible[query] = tile.row->start + (tile.first + query) / (heads_ / kv_heads_) + 1;
     }
     to.alone = tile.queries == tile.row->tokens * (heads_ / kv_heads_);
@@ -162,31 +164,26 @@ class Attention {
 
   void dispatch(const Tile& tile, const Queries<Type>& queries, const KvPool<Type>& pool, int layer, int head,
                 int segment, const Softmax& state) const {
-    const int32_t* table = tile.row->table;
+    const auto attend = function(tile.queries);
+    attend(queries, pool, tile.row->table, layer, head, segment, state);
+  }
+
+  using Function = void (*)(const Queries<Type>&, const KvPool<Type>&, const int32_t*, int, int, int,
+                            const Softmax&);
+
+  Function function(int queries) const {
 #ifdef BATON_AMX
     if constexpr (Type::pair == 2) {
-      if (on_tiles())
-        return attend_segment<Type, TileProducts>(queries, pool, table, layer, head, segment, state);
+      if (on_tiles()) return attend_segment<Type, TileProducts>;
     }
 #endif
-    switch (tile.queries) {
-      case 1:
-        return attend_segment<Type, VectorProducts<Type, 1>>(queries, pool, table, layer, head, segment, state);
-      case 2:
-        return attend_segment<Type, VectorProducts<Type, 2>>(queries, pool, table, layer, head, segment, state);
-      case 3:
-        return attend_segment<Type, VectorProducts<Type, 3>>(queries, pool, table, layer, head, segment, state);
-      case 4:
-        return attend_segment<Type, VectorProducts<Type, 4>>(queries, pool, table, layer, head, segment, state);
-      case 5:
-        return attend_segment<Type, VectorProducts<Type, 5>>(queries, pool, table, layer, head, segment, state);
-      case 6:
-        return attend_segment<Type, VectorProducts<Type, 6>>(queries, pool, table, layer, head, segment, state);
-      case 7:
-        return attend_segment<Type, VectorProducts<Type, 7>>(queries, pool, table, layer, head, segment, state);
-      default:
-        return attend_segment<Type, VectorProducts<Type, 8>>(queries, pool, table, layer, head, segment, state);
-    }
+    return vector_functions(std::make_integer_sequence<int, kVectorQueries>())[queries - 1];
+  }
+
+  template <int... kIndex>
+  static const Function* vector_functions(std::integer_sequence<int, kIndex...>) {
+    static constexpr Function functions[] = {attend_segment<Type, VectorProducts<Type, kIndex + 1>>...};
+    return functions;
   }
 
   int heads_, kv_heads_, head_dim_;

@@ -46,7 +46,8 @@ inline void pack_group(const uint16_t* from, int real, int column, uint8_t* grou
 
 // As pack() of packed.hpp; a column past N gets zeros.
 template <>
-inline void pack<GroupedInt8>(const Packed<GroupedInt8>& to, const uint16_t* from, bool halves, Range panels) {
+inline void pack<GroupedInt8>(const Packed<GroupedInt8>& to, const uint16_t* from, bool halves,
+                              Range panels) {
   for (int panel = panels.first; panel < panels.last; ++panel) {
     for (int column = 0; column < kPanel; ++column) {
       const int row = row_of_column(to.rows, halves, panel, column);

@@ -126,7 +126,8 @@ int tile_height(int rows, int first) {
 // One tile of up to `height` rows, by `width` panels.
 template <class Type>
 void run_tile(int height, int width, const typename Type::Element* x, size_t stride,
-              const typename Type::Element* panel, size_t panel_elements, int depth, float* sums, bool first) {
+              const typename Type::Element* panel, size_t panel_elements, int depth, float* sums,
+              bool first) {
 #ifdef BATON_AMX
   if constexpr (Type::pair == 2) {
     if (tiles_allowed()) {
@@ -145,7 +146,8 @@ bool multiply_stored(const typename Type::Element* x, size_t stride, int rows, c
   if constexpr (Type::grouped) {
 #ifdef BATON_AMX
     if (tiles_allowed()) {
-      if (rows <= 16) multiply_low_grouped(x, stride, weight.panel(panel), weight.depth(), sums, kTileColumns);
+      if (rows <= 16)
+        multiply_low_grouped(x, stride, weight.panel(panel), weight.depth(), sums, kTileColumns);
       return rows <= 16;
     }
 #endif
@@ -189,8 +191,8 @@ void multiply(const typename Type::Element* x, size_t stride, int rows, const Pa
       if (rows > 16 && tiles_allowed()) {
         for (int first = 0; first < rows; first += kBlockRows) {
           const int height = std::min(kBlockRows, rows - first);
-          multiply_blocked(x + first * stride, stride, height, ready, weight.depth(), sums, weight.panel(panel + 1),
-                           weight.panel_stored() * sizeof(typename Type::Stored));
+          multiply_blocked(x + first * stride, stride, height, ready, weight.depth(), sums,
+                           weight.panel(panel + 1), weight.panel_stored() * sizeof(typename Type::Stored));
           finish_rows(first, height, kPanel);
         }
         continue;
@@ -199,8 +201,8 @@ void multiply(const typename Type::Element* x, size_t stride, int rows, const Pa
 #endif
     for (int first = 0, height; first < rows; first += height) {
       height = tile_height<Base>(rows, first);
-      run_tile<Base>(height, width, x + first * stride, stride, ready, weight.panel_elements(), weight.depth(), sums,
-                     first == 0);
+      run_tile<Base>(height, width, x + first * stride, stride, ready, weight.panel_elements(),
+                     weight.depth(), sums, first == 0);
       finish_rows(first, height, kTileColumns);
     }
   }

@@ -17,8 +17,8 @@
 
 namespace baton {
 
-constexpr int kLightTokens = 8;       // up to here one thread alone is faster than all with one more phase
-constexpr int kWorksPerLayer = 8;     // phases of a layer, at most
+constexpr int kLightTokens = 8;    // up to here one thread alone is faster than all with one more phase
+constexpr int kWorksPerLayer = 8;  // phases of a layer, at most
 constexpr int kWorksBesideLayers = 4;
 
 template <class Type>
@@ -35,7 +35,7 @@ class ModelOf : public Model {
         attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.tokens_max),
         last_attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.samples_max),
         weights_(shape),
-        space_(shape, Type::grouped ? kPanel * round_up(std::max(shape.hidden, std::max(shape.intermediate, query_width_)), 32) : 0),
+        space_(shape, weights_.expanded_elements()),
         works_(new Work[shape.layers * kWorksPerLayer + kWorksBesideLayers]) {
     rows_.reserve(shape.tokens_max);
     endings_.reserve(shape.samples_max);
@@ -188,17 +188,18 @@ class ModelOf : public Model {
     const auto norm_with = [&](const float* weight) {
       return [=, this](Range mine) { normalise(residual, weight, mine); };
     };
-    linear(walk, kPhaseOutput, layer.output, space_.attended, space_.query_stride, rows,
-           add_to(residual), kPhaseNorm, rows, norm_with(layer.post_norm));
+    linear(walk, kPhaseOutput, layer.output, space_.attended, space_.query_stride, rows, add_to(residual),
+           kPhaseNorm, rows, norm_with(layer.post_norm));
     linear(
         walk, kPhaseGateUp, layer.gate_up, space_.normed, space_.normed_stride, rows,
         [&](int token, int panel, const float* sums) {
-          const __m512 gated = _mm512_mul_ps(silu<Base::exp2_degree>(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
+          const __m512 gated =
+              _mm512_mul_ps(silu<Base::exp2_degree>(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
           Base::narrow(space_.gated + token * space_.gated_stride + panel * kLanes, 0xFFFF, gated);
         },
         kPhaseGateUp, 0, [](Range) {});
-    linear(walk, kPhaseDown, layer.down, space_.gated, space_.gated_stride, rows, add_to(residual), kPhaseNorm,
-           rows, norm_with(last ? weights_.final_norm : weights_.layers[index + 1].input_norm));
+    linear(walk, kPhaseDown, layer.down, space_.gated, space_.gated_stride, rows, add_to(residual),
+           kPhaseNorm, rows, norm_with(last ? weights_.final_norm : weights_.layers[index + 1].input_norm));
   }
 
   auto add_to(float* residual) const {
@@ -282,8 +283,8 @@ class ModelOf : public Model {
       for (int thread = 0; thread < threads.count(); ++thread) {
         const size_t at = (size_t(thread) * shape_.samples_max + s) * kLanes;
         for (int i = 0; i < kLanes; ++i) {
-          const bool better =
-              space_.best_value[at + i] > value || (space_.best_value[at + i] == value && space_.best_token[at + i] < token);
+          const bool better = space_.best_value[at + i] > value ||
+                              (space_.best_value[at + i] == value && space_.best_token[at + i] < token);
           if (better) value = space_.best_value[at + i], token = space_.best_token[at + i];
         }
       }

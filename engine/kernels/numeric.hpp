@@ -103,7 +103,8 @@ struct BFloat16 {
 #endif
 
 // 2^x: 2^round(x) times the Taylor series of 2^f for |f| <= 1/2, to degree 7 (relative error < 1e-7) or
-// to 5 (3e-6, for what is rounded to bfloat16 next: Type::exp2_degree). Exact at 0; 0 at and below -150; NaN stays NaN.
+// to 5 (3e-6, for what is rounded to bfloat16 next: Type::exp2_degree). Exact at 0; 0 at and below -150; NaN
+// stays NaN.
 template <int degree = 7>
 __m512 exp2(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-150.0f), x);
@@ -128,7 +129,8 @@ inline float exp2_one(float x) { return _mm512_cvtss_f32(exp2(_mm512_set1_ps(x))
 // estimate to 14 bits and one step of Newton's method (relative error < 2^-26).
 template <int degree = 7>
 __m512 silu(__m512 x) {
-  const __m512 exponent = _mm512_min_ps(_mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f)), _mm512_set1_ps(100.0f));
+  const __m512 exponent =
+      _mm512_min_ps(_mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f)), _mm512_set1_ps(100.0f));
   const __m512 below = _mm512_add_ps(_mm512_set1_ps(1.0f), exp2<degree>(exponent));
   const __m512 estimate = _mm512_rcp14_ps(below);
   const __m512 error = _mm512_fnmadd_ps(below, estimate, _mm512_set1_ps(1.0f));

@@ -145,7 +145,8 @@ inline void multiply_blocked(const uint16_t* x, size_t stride, int rows, const u
   for (int k = 0; k < depth; k += block) {
     const int span = std::min(block, depth - k);
     for (int first = 0; first < rows; first += 32) {
-      const Fetch fetch{static_cast<const uint8_t*>(next) + k / 32 * step + first / 32 * lines * 64, lines, step};
+      const Fetch fetch{static_cast<const uint8_t*>(next) + k / 32 * step + first / 32 * lines * 64, lines,
+                        step};
       const auto multiply = rows - first > 16 ? multiply_high<2> : multiply_high<1>;
       multiply(x + first * stride + k, stride, panel + k * 32, span, sums + first * 32, 32, k > 0, fetch);
     }
@@ -155,8 +156,8 @@ inline void multiply_blocked(const uint16_t* x, size_t stride, int rows, const u
 // scores [16][64] of up to 16 queries [query][stride] and four groups of keys; head_dim a multiple of 32.
 // With kFetch, brings the next four groups, keys and values, into L2 meanwhile.
 template <bool kFetch>
-void score_tiles(const uint16_t* queries, size_t stride, uint16_t* const* groups,
-                        uint16_t* const* next, int head_dim, float* scores) {
+void score_tiles(const uint16_t* queries, size_t stride, uint16_t* const* groups, uint16_t* const* next,
+                 int head_dim, float* scores) {
   clear_sums();
   for (int dim = 0; dim < head_dim; dim += 32) {
     const int pairs = dim / 2 * 32;

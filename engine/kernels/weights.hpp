@@ -65,6 +65,13 @@ class Weights {
 
   size_t bytes() const { return arena_.used(); }
 
+  // The room that multiply() needs to expand any panel of these.
+  size_t expanded_elements() const {
+    const Layer& layer = layers[0];
+    if (!Type::grouped) return 0;
+    return std::max({layer.qkv.panel_elements(), layer.output.panel_elements(), layer.down.panel_elements()});
+  }
+
   // What a decode step must read: every linear once.
   size_t bytes_read_per_step() const {
     const Layer& layer = layers[0];

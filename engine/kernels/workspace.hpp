@@ -24,17 +24,17 @@ struct Workspace {
 
   size_t normed_stride, query_stride, gated_stride, qkv_stride, expanded_stride;
   Arena arena;
-  float *residual = nullptr, *sampled = nullptr;       // [rows][hidden]
-  Element* normed = nullptr;                           // [rows][normed_stride]
-  float* qkv = nullptr;                                // [rows][qkv_stride]: q, k and v of all heads
-  Element *queries = nullptr, *attended = nullptr;     // [rows][query_stride]
-  Element* expanded = nullptr;                         // [threads][expanded_stride]
-  Element* gated = nullptr;                            // [rows][gated_stride]
-  float *cosines = nullptr, *sines = nullptr;          // [rows][head_dim / 2]
-  int32_t* row_of = nullptr;                           // [tokens]: which row of the batch
-  float* best_value = nullptr;                         // [threads][samples][16]: per lane
-  int32_t* best_token = nullptr;                       // the same
-  float *partials = nullptr, *last_partials = nullptr; // of Attention
+  float *residual = nullptr, *sampled = nullptr;        // [rows][hidden]
+  Element* normed = nullptr;                            // [rows][normed_stride]
+  float* qkv = nullptr;                                 // [rows][qkv_stride]: q, k and v of all heads
+  Element *queries = nullptr, *attended = nullptr;      // [rows][query_stride]
+  Element* expanded = nullptr;                          // [threads][expanded_stride]
+  Element* gated = nullptr;                             // [rows][gated_stride]
+  float *cosines = nullptr, *sines = nullptr;           // [rows][head_dim / 2]
+  int32_t* row_of = nullptr;                            // [tokens]: which row of the batch
+  float* best_value = nullptr;                          // [threads][samples][16]: per lane
+  int32_t* best_token = nullptr;                        // the same
+  float *partials = nullptr, *last_partials = nullptr;  // of Attention
 
  private:
   void carve(const Shape& shape) {

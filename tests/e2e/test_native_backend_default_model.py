@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from core.sampling import SamplingParams
 from engine.kernels import build
+from engine.kernels.loading import SOURCE_DTYPES
 from engine.models.checkpoint import load_config
 from engine.models.store import resolve
 from engine.models.weights import load_weights
@@ -47,7 +48,7 @@ def tokens(folder: Path) -> tuple[int, ...]:
 @pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
 def backend(folder: Path, request: pytest.FixtureRequest) -> Iterator[NativeBackend]:
     dtype: str = request.param
-    config, weights = load_config(folder), load_weights(folder, "float32" if dtype == "float32" else "bfloat16")
+    config, weights = load_config(folder), load_weights(folder, SOURCE_DTYPES[dtype])
     backend = NativeBackend(config, weights, dtype=dtype, block_size=16, blocks=400, threads=2)
     yield backend
     backend.close()

@@ -46,7 +46,9 @@ def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) ->
 
 
 @pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16"), (NEW, "int8")])
+@pytest.mark.parametrize(
+    ("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16"), (NEW, "int8")]
+)
 def test_serves_where_the_processor_can(processor: Processor, dtype: str) -> None:
     assert build.unavailable(dtype, processor) is None
 
