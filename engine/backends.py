@@ -7,7 +7,7 @@ import torch
 
 from engine.grammar_masks import GrammarMasks
 from engine.kernels import build
-from engine.kernels.loading import unsupported
+from engine.kernels.loading import SOURCE_DTYPES, unsupported
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
 from engine.models.weights import load_weights
@@ -37,12 +37,15 @@ def open_backend(
 
     On a CPU the native kernels serve where they can, else torch does, and says so once.
     `masks` for answers that follow a grammar; without one the folder's tokenizer is opened when first
-    needed. dtype is "float32" or "bfloat16", device "cpu" or "cuda". Raises ModelError (model files),
-    EngineMemoryError (the blocks do not fit) or ValueError naming the argument.
+    needed. dtype is "float32", "bfloat16", or "int8" (weights in int8, the rest in bfloat16: native
+    kernels only); device "cpu" or "cuda". Raises ModelError (model files), EngineMemoryError (the blocks
+    do not fit) or ValueError naming the argument.
     """
     _check(device=device, block_size=block_size, blocks=blocks, threads=threads)
     config = load_config(folder)
-    weights = load_weights(folder, dtype)
+    if dtype == "int8" and device != "cpu":
+        raise ValueError("dtype: int8 runs on the native CPU kernels only")
+    weights = load_weights(folder, SOURCE_DTYPES.get(dtype, dtype))
     masks = masks or GrammarMasks(lambda: open_grammar_vocabulary(folder))
     pool = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
     if device == "cpu":
@@ -50,6 +53,8 @@ def open_backend(
             layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
             refuse_if_too_large(layout, torch.device(device), host_slots)
             return NativeBackend(config, weights, dtype=dtype, masks=masks, progress=build.say, **pool)
+        if dtype == "int8":
+            raise ValueError(f"dtype: int8 runs on the native CPU kernels only: {reason}")
         _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
     return TorchBackend(config, weights, dtype=dtype, device=device, masks=masks, **pool)
 

@@ -11,7 +11,7 @@ import torch
 
 from engine.grammar_masks import NO_MASKS, GrammarMasks, StepMasks, no_vocabulary
 from engine.kernels import build
-from engine.kernels.binding import PHASES, Batch, open_library
+from engine.kernels.binding import KINDS, PHASES, Batch, open_library
 from engine.kernels.loading import load_model, shape_of, unsupported
 from engine.models.config import ModelConfig
 from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
@@ -102,7 +102,7 @@ class NativeBackend:
         self._config = config
         self._library = open_library(progress)
         shape = shape_of(config, block_size, blocks, TOKENS_MAX, SAMPLES_MAX)
-        self._model = self._library.baton_create(ctypes.byref(shape), dtype == "bfloat16", threads)
+        self._model = self._library.baton_create(ctypes.byref(shape), KINDS[dtype], threads)
         if not self._model:
             raise MemoryError(f"the native backend's pools do not fit (blocks = {blocks})")
         load_model(self._library, self._model, config, weights, dtype)

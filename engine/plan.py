@@ -115,7 +115,8 @@ class KvLayout:
     kv_heads: int
     head_dim: int
     dtype: str
-    """"float32" or "bfloat16" (or "digest" for TimedBackend)."""
+    """"float32", "bfloat16", or "int8": weights in int8 and KV in bfloat16, which is not the KV that other
+    weights would give (or "digest" for TimedBackend)."""
     block_size: int
     """Tokens per block; not part of the agreement: the wire layout converts."""
     blocks: int
@@ -123,7 +124,7 @@ class KvLayout:
     @property
     def bytes_per_token(self) -> int:
         """On the wire: [layer, K/V, kv_head, head_dim]."""
-        width = {"float32": 4, "bfloat16": 2, "digest": 1}[self.dtype]
+        width = {"float32": 4, "bfloat16": 2, "int8": 2, "digest": 1}[self.dtype]
         return self.layers * 2 * self.kv_heads * self.head_dim * width
 
 

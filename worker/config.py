@@ -16,7 +16,7 @@ class WorkerConfig:
     backend: str = "model"
     """"model" computes; "timed" answers from a cost model with fake KV, for tests and rehearsals."""
     dtype: str = "bfloat16"
-    """"float32" or "bfloat16"."""
+    """"float32", "bfloat16" or "int8" (weights in int8 on a CPU, the rest in bfloat16)."""
     device: str = "cpu"
     """"cpu" or "cuda"."""
     threads: int = 0
@@ -55,7 +55,7 @@ class WorkerConfig:
     """Of the "timed" backend: time per token fed."""
 
     def __post_init__(self) -> None:
-        for name, known in (("backend", ("model", "timed")), ("dtype", ("float32", "bfloat16"))):
+        for name, known in (("backend", ("model", "timed")), ("dtype", ("float32", "bfloat16", "int8"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:

@@ -9,37 +9,35 @@
 #include <algorithm>
 
 #include "kv_pool.hpp"
-#include "tiles.hpp"
 
 namespace baton {
 
 constexpr int kTileTokens = 64;
 constexpr int kTileGroups = kTileTokens / kGroup;
 constexpr int kSegmentTokens = 512;
-constexpr int kQueries = 8;
-constexpr int kScoreRows = 16;      // an AMX tile's; those past the last query are never read
+constexpr int kQueriesMax = 16;
 constexpr float kNothing = -1e30f;  // below any score; finite, so that kNothing - kNothing is 0
 
-// The running softmax of up to 8 queries: peak = max score (in bits: scores are scaled by log2 e),
+// The running softmax of up to 16 queries: peak = max score (in bits: scores are scaled by log2 e),
 // total = sum of 2^(score - peak), sums [query][head_dim] = the same sum weighted with values.
 struct Softmax {
   float* peak;
   float* total;
   float* sums;
-  static size_t floats(int head_dim) { return size_t(kQueries) * (head_dim + 2); }
-  static Softmax at(float* memory) { return {memory, memory + kQueries, memory + 2 * kQueries}; }
+  static size_t floats(int head_dim) { return size_t(kQueriesMax) * (head_dim + 2); }
+  static Softmax at(float* memory) { return {memory, memory + kQueriesMax, memory + 2 * kQueriesMax}; }
   void clear(int queries, int head_dim) const {
-    std::fill(peak, peak + queries, kNothing);
-    std::fill(total, total + queries, 0.0f);
+    std::fill(peak, peak + kQueriesMax, kNothing);
+    std::fill(total, total + kQueriesMax, 0.0f);
     std::fill(sums, sums + size_t(queries) * head_dim, 0.0f);
   }
 };
 
 template <class Type>
 struct Queries {
-  alignas(kLine) typename Type::Element values[kScoreRows * kHeadDimMax];  // [query][head_dim]
-  int visible[kQueries];  // keys that a query sees: its position + 1
-  int visible_max;
+  alignas(kLine) typename Type::Element values[kQueriesMax * kHeadDimMax];  // [query][head_dim]
+  int visible[kQueriesMax];  // keys that a query sees: its position + 1
+  int count, visible_max;
   bool alone;   // the only tile of its row: nobody else brings these keys into the cache
   float scale;  // log2(e) / sqrt(head_dim)
 };
@@ -80,34 +78,54 @@ void score(const Queries<Type>& queries, typename Type::Element* const* groups,
   }
 }
 
-// Turns one query's scores of a tile into weights; returns the factor for its older sums.
-inline float reweigh(float* scores, int visible, float scale, float& peak, float& total) {
-  __m512 value[kTileGroups];
-  __m512 top = _mm512_set1_ps(kNothing);
-  for (int g = 0; g < kTileGroups; ++g) {
-    const __m512 scaled = _mm512_mul_ps(_mm512_load_ps(scores + g * kGroup), _mm512_set1_ps(scale));
-    value[g] = _mm512_mask_mov_ps(_mm512_set1_ps(kNothing), mask_of(visible - g * kGroup), scaled);
-    top = _mm512_max_ps(top, value[g]);
+// Turns the scores [query][64] of a tile that begins at token `base` into weights [query][64] of the
+// model's type; factors [16] are what the queries' older sums are to be multiplied by. kAll: every query
+// sees the whole tile.
+template <class Type, bool kAll>
+void reweigh(const Queries<Type>& queries, const float* scores, int base, const Softmax& state,
+             typename Type::Element* weights, float* factors) {
+  alignas(kLine) float row[kQueriesMax] = {};
+  const auto seen = [&](int r, int g) {
+    return kAll ? __mmask16(0xFFFF) : mask_of(queries.visible[r] - base - g * kGroup);
+  };
+  for (int r = 0; r < queries.count; ++r, scores += kTileTokens) {
+    __m512 top = _mm512_set1_ps(kNothing);
+#pragma GCC unroll 4
+    for (int g = 0; g < kTileGroups; ++g) {
+      top = _mm512_mask_max_ps(top, seen(r, g), top, _mm512_load_ps(scores + g * kGroup));
+    }
+    row[r] = _mm512_reduce_max_ps(top);
   }
-  const float new_peak = std::max(peak, _mm512_reduce_max_ps(top));
-  const float factor = exp2_one(peak - new_peak);
-  __m512 sum[kTileGroups];
-  for (int g = 0; g < kTileGroups; ++g) {
-    const __m512 power = exp2(_mm512_sub_ps(value[g], _mm512_set1_ps(new_peak)));
-    sum[g] = _mm512_maskz_mov_ps(mask_of(visible - g * kGroup), power);
-    _mm512_store_ps(scores + g * kGroup, sum[g]);
+  const __m512 old_peak = _mm512_loadu_ps(state.peak);
+  const __m512 scale = _mm512_set1_ps(queries.scale);
+  const __m512 peak = _mm512_max_ps(_mm512_mul_ps(_mm512_load_ps(row), scale), old_peak);
+  const __m512 factor = exp2(_mm512_sub_ps(old_peak, peak));
+  _mm512_storeu_ps(state.peak, peak);
+  _mm512_storeu_ps(factors, factor);
+  scores -= queries.count * kTileTokens;
+  for (int r = 0; r < queries.count; ++r, scores += kTileTokens, weights += kTileTokens) {
+    const __m512 mine = _mm512_set1_ps(state.peak[r]);
+    __m512 sum[kTileGroups];
+#pragma GCC unroll 4
+    for (int g = 0; g < kTileGroups; ++g) {
+      const __m512 exponent = _mm512_fmsub_ps(_mm512_load_ps(scores + g * kGroup), scale, mine);
+      sum[g] = _mm512_maskz_mov_ps(seen(r, g), exp2<Type::exp2_degree>(exponent));
+    }
+    Type::narrow_two(weights, sum[0], sum[1]);
+    Type::narrow_two(weights + 2 * kGroup, sum[2], sum[3]);
+    const __m512 all = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
+    row[r] = _mm512_reduce_add_ps(all);
   }
-  const __m512 all = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
-  total = total * factor + _mm512_reduce_add_ps(all);
-  peak = new_peak;
-  return factor;
+  const __m512 total = _mm512_fmadd_ps(_mm512_loadu_ps(state.total), factor, _mm512_load_ps(row));
+  _mm512_storeu_ps(state.total, total);
 }
 
 // sums = sums * factor + weights v, for C vectors of dimensions from `dim`. Values are read up to
 // `tokens` only: what lies beyond in a page is never touched.
 template <class Type, int R, int C>
-void weigh(const float* weights, const float* factors, typename Type::Element* const* groups, int tokens,
-           int head_dim, int dim, float* sums) {
+void weigh(const typename Type::Element* weights, const float* factors, typename Type::Element* const* groups,
+           int tokens, int head_dim, int dim, float* sums) {
+  constexpr int pair = Type::pair;
   __m512 sum[R][C];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -117,19 +135,21 @@ void weigh(const float* weights, const float* factors, typename Type::Element* c
           _mm512_mul_ps(_mm512_loadu_ps(sums + r * head_dim + dim + c * kLanes), _mm512_set1_ps(factors[r]));
     }
   }
-  for (int first = 0; first < tokens; first += kGroup) {
-    const typename Type::Element* value = groups[first / kGroup] + size_t(kGroup) * head_dim + dim;
-    const int count = std::min(kGroup, tokens - first);
-    for (int token = 0; token < count; ++token, value += head_dim) {
-      __m512 wide[C];
+  for (int token = 0; token < tokens; token += pair) {
+    const typename Type::Element* value = groups[token / kGroup] + size_t(kGroup) * head_dim +
+                                          (size_t(token % kGroup / pair) * head_dim + dim) * pair;
+    const bool last_is_half = token + pair > tokens;
+    typename Type::Wide wide[C];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) wide[c] = Type::widen(value + c * kLanes);
+    for (int c = 0; c < C; ++c) {
+      const typename Type::Element* at = value + c * kLanes * pair;
+      wide[c] = last_is_half ? Type::load_first(at) : Type::load(at);
+    }
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const __m512 weight = _mm512_set1_ps(weights[r * kTileTokens + first + token]);
+    for (int r = 0; r < R; ++r) {
+      const typename Type::Wide weight = Type::broadcast(weights + r * kTileTokens + token);
 #pragma GCC unroll 4
-        for (int c = 0; c < C; ++c) sum[r][c] = _mm512_fmadd_ps(weight, wide[c], sum[r][c]);
-      }
+      for (int c = 0; c < C; ++c) sum[r][c] = Type::multiply_add(sum[r][c], weight, wide[c]);
     }
   }
 #pragma GCC unroll 8
@@ -139,28 +159,37 @@ void weigh(const float* weights, const float* factors, typename Type::Element* c
   }
 }
 
+// The products of one tile on vectors, for R queries.
 template <class Type, int R>
-void score_tile(const Queries<Type>& queries, typename Type::Element* const* groups,
-                typename Type::Element* const* next, int head_dim, float* scores) {
-#ifdef BATON_AMX
-  if constexpr (Type::pair == 2) {
-    if (head_dim % 32 == 0 && tiles_allowed()) {
-      return score_tiles(queries.values, kHeadDimMax, groups, next, head_dim, scores);
+struct VectorProducts {
+  using Element = typename Type::Element;
+  static constexpr int wide = R <= 6 ? 4 : 2;
+
+  static void score(const Queries<Type>& queries, Element* const* groups, Element* const* next, int head_dim,
+                    float* scores) {
+    baton::score<Type, R, wide>(queries, groups, next, head_dim, scores);
+  }
+  static void weigh(const Element* weights, const float* factors, Element* const* groups, int tokens,
+                    int head_dim, int, float* sums) {
+    int dim = 0;
+    for (; dim + wide * kLanes <= head_dim; dim += wide * kLanes) {
+      baton::weigh<Type, R, wide>(weights, factors, groups, tokens, head_dim, dim, sums);
+    }
+    for (; dim < head_dim; dim += kLanes) {
+      baton::weigh<Type, R, 1>(weights, factors, groups, tokens, head_dim, dim, sums);
     }
   }
-#endif
-  score<Type, R, R <= 6 ? 4 : 2>(queries, groups, next, head_dim, scores);
-}
+};
 
-template <class Type, int R>
+// One segment of keys for the queries of a tile, by the products of Products.
+template <class Type, class Products>
 void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, const int32_t* table, int layer,
                     int head, int segment, const Softmax& state) {
-  constexpr int wide = R <= 6 ? 4 : 2;
   using Element = typename Type::Element;
-  alignas(kLine) float scores[kScoreRows * kTileTokens];
-  float factors[R];
-  Element* groups[kTileGroups];
-  Element* next[kTileGroups];
+  alignas(kLine) float scores[2][kQueriesMax * kTileTokens];
+  alignas(kLine) Element weights[kQueriesMax * kTileTokens];
+  alignas(kLine) float factors[kQueriesMax];
+  Element* groups[3][kTileGroups];  // of this tile and the two behind it
   const int stop = std::min(queries.visible_max, (segment + 1) * kSegmentTokens);
   // A tile's missing groups stand in for by its last one; their scores are masked.
   const auto find = [&](int base, Element** found) {
@@ -168,23 +197,21 @@ void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, cons
       found[g] = pool.group(table, std::min(base + g * kGroup, queries.visible_max - 1), layer, head);
     }
   };
-  find(segment * kSegmentTokens, groups);
-  for (int base = segment * kSegmentTokens; base < stop; base += kTileTokens) {
-    find(base + kTileTokens, next);
-    score_tile<Type, R>(queries, groups, queries.alone ? next : groups, pool.head_dim, scores);
-    for (int r = 0; r < R; ++r) {
-      factors[r] = reweigh(scores + r * kTileTokens, queries.visible[r] - base, queries.scale, state.peak[r],
-                           state.total[r]);
-    }
+  // The products of the next tile are begun before the weights of this one are made of its scores: they
+  // are work of different units of the core.
+  const auto score = [&](int base, Element* const* of, Element** behind) {
+    find(base + kTileTokens, behind);
+    Products::score(queries, of, queries.alone ? behind : of, pool.head_dim, scores[base / kTileTokens % 2]);
+  };
+  find(segment * kSegmentTokens, groups[0]);
+  score(segment * kSegmentTokens, groups[0], groups[1]);
+  for (int base = segment * kSegmentTokens, turn = 0; base < stop; base += kTileTokens, ++turn) {
+    if (base + kTileTokens < stop) score(base + kTileTokens, groups[(turn + 1) % 3], groups[(turn + 2) % 3]);
+    const bool all = base + kTileTokens <= queries.visible[0];  // the first query sees least
+    (all ? reweigh<Type, true> : reweigh<Type, false>)(queries, scores[base / kTileTokens % 2], base, state,
+                                                       weights, factors);
     const int tokens = std::min(kTileTokens, queries.visible_max - base);
-    int dim = 0;
-    for (; dim + wide * kLanes <= pool.head_dim; dim += wide * kLanes) {
-      weigh<Type, R, wide>(scores, factors, groups, tokens, pool.head_dim, dim, state.sums);
-    }
-    for (; dim < pool.head_dim; dim += kLanes) {
-      weigh<Type, R, 1>(scores, factors, groups, tokens, pool.head_dim, dim, state.sums);
-    }
-    std::copy(next, next + kTileGroups, groups);
+    Products::weigh(weights, factors, groups[turn % 3], tokens, pool.head_dim, queries.count, state.sums);
   }
 }
 

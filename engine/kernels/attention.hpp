@@ -1,55 +1,54 @@
 // Which thread attends to what: decode rows and prefill chunks of a step as one list of units.
 //
-// A tile is up to 8 queries (token, head of the KV head's group) of one row: all heads that share a KV
-// head read its pages once. A unit is a tile, or where tiles are too few for the threads one 512-token
-// segment of a tile; either way each segment is computed alone and merged in order, so the choice does
-// not show in the result. Threads draw units from a counter, longest rows first.
+// A tile is up to 8 queries (16 on AMX; a query is a token and a head of the KV head's group) of one row:
+// all heads that share a KV head read its pages once. A unit is a tile, or where tiles are too few for
+// the threads one 512-token segment of a tile; either way each segment is computed alone and merged in
+// order, so the choice does not show in the result.
 #pragma once
-#include <atomic>
 #include <cmath>
-#include <memory>
+#include <utility>
 #include <vector>
 
-#include "attend.hpp"
+#include "attend_tiles.hpp"
 #include "threads.hpp"
 
 namespace baton {
 
-// One row of the step: `tokens` consecutive positions from `start`, at `first_token` of the step.
+// Some tokens of a row of the step: `tokens` consecutive positions from `start`, whose queries are at
+// `first_token` of the step and whose results go to `first_output` and on.
 struct RowView {
-  int first_token, tokens, start;
+  int first_token, tokens, start, first_output;
   const int32_t* table;
 };
 
-constexpr int kPartialMax = 2048;
+constexpr int kVectorQueries = 8;
+constexpr int kPartialMax = 1024;
 
 template <class Type>
 class Attention {
  public:
   using Element = typename Type::Element;
 
-  Attention(int layers, int heads, int kv_heads, int head_dim, int tokens_max)
-      : heads_(heads),
-        kv_heads_(kv_heads),
-        head_dim_(head_dim),
-        drawn_(new std::atomic<int>[layers]),
-        layers_(layers) {
+  Attention(int heads, int kv_heads, int head_dim, int tokens_max)
+      : heads_(heads), kv_heads_(kv_heads), head_dim_(head_dim) {
     const int tiles_max = tokens_max * (heads / kv_heads);
     tiles_.reserve(tiles_max);
     units_.reserve(std::max(tiles_max, kPartialMax));
   }
 
-  void carve(Arena& arena) { partials_ = arena.carve<float>(kPartialMax * Softmax::floats(head_dim_)); }
+  static size_t partial_floats(int head_dim) { return kPartialMax * Softmax::floats(head_dim); }
 
-  // Called once per step, by one thread.
-  void plan(const std::vector<RowView>& rows, int threads) {
+  // Called once per step, by one thread; `rows` and `partials` (partial_floats()) must outlast the step.
+  void plan(const std::vector<RowView>& rows, int threads, float* partials) {
+    partials_ = partials;
+    const int most = on_tiles() ? kQueriesMax : kVectorQueries;
     const int group = heads_ / kv_heads_;
     tiles_.clear();
     units_.clear();
     int segments = 0;
     for (const RowView& row : rows) {
       const int queries = row.tokens * group;
-      const int tiles = (queries + kQueries - 1) / kQueries;
+      const int tiles = (queries + most - 1) / most;
       for (int tile = tiles - 1; tile >= 0; --tile) {
         const Range part = share_of(queries, tile, tiles);
         const int visible = row.start + (part.last - 1) / group + 1;
@@ -64,22 +63,24 @@ class Attention {
       for (int segment = 0; segment < (split_ ? tiles_[tile].segments : 1); ++segment)
         units_.push_back({tile, segment});
     }
-    for (int layer = 0; layer < layers_; ++layer) drawn_[layer].store(0, std::memory_order_relaxed);
   }
 
-  // q, out: [token][heads][head_dim], `stride` elements between tokens. Called by every thread.
-  void run(int layer, const KvPool<Type>& pool, const Element* q, Element* out, size_t stride, int thread,
-           Threads& threads) {
-    const int count = int(units_.size()) * kv_heads_;
-    for (int drawn; (drawn = drawn_[layer].fetch_add(1, std::memory_order_relaxed)) < count;) {
-      const Unit& unit = units_[drawn / kv_heads_];
-      attend(layer, pool, q, out, stride, unit, drawn % kv_heads_);
+  // How many parts run() divides into.
+  int count() const { return int(units_.size()) * kv_heads_; }
+
+  // q: [token][heads][head_dim], `stride` elements between tokens, and out likewise.
+  void run(int layer, const KvPool<Type>& pool, const Element* q, Element* out, size_t stride,
+           Range parts) const {
+    for (int part = parts.first; part < parts.last; ++part) {
+      attend(layer, pool, q, out, stride, units_[part / kv_heads_], part % kv_heads_);
     }
+  }
+
+  // Once all parts are done: merges what was split.
+  void gather(Element* out, size_t stride) const {
     if (!split_) return;
-    threads.barrier();
-    const Range mine = share_of(int(tiles_.size()) * kv_heads_, thread, threads.count());
-    for (int index = mine.first; index < mine.last; ++index) {
-      gather(tiles_[index / kv_heads_], index % kv_heads_, out, stride);
+    for (const Tile& tile : tiles_) {
+      for (int head = 0; head < kv_heads_; ++head) gather(tile, head, out, stride);
     }
   }
 
@@ -101,7 +102,7 @@ class Attention {
   void attend(int layer, const KvPool<Type>& pool, const Element* q, Element* out, size_t stride,
               const Unit& unit, int head) const {
     const Tile& tile = tiles_[unit.tile];
-    alignas(kLine) float memory[2][kQueries * (kHeadDimMax + 2)];
+    alignas(kLine) float memory[2][kQueriesMax * (kHeadDimMax + 2)];
     Queries<Type> queries;
     load(tile, head, q, stride, queries);
     if (split_) {
@@ -122,7 +123,7 @@ class Attention {
   }
 
   void gather(const Tile& tile, int head, Element* out, size_t stride) const {
-    alignas(kLine) float memory[kQueries * (kHeadDimMax + 2)];
+    alignas(kLine) float memory[kQueriesMax * (kHeadDimMax + 2)];
     const Softmax all = Softmax::at(memory);
     all.clear(tile.queries, head_dim_);
     for (int segment = 0; segment < tile.segments; ++segment) {
@@ -131,19 +132,23 @@ class Attention {
     store(tile, head, all, out, stride);
   }
 
-  size_t offset(const Tile& tile, int query, int head, size_t stride) const {
+  size_t offset(const Tile& tile, int first_token, int query, int head, size_t stride) const {
     const int group = heads_ / kv_heads_;
     const int flat = tile.first + query;
-    return (tile.row->first_token + flat / group) * stride + size_t(head * group + flat % group) * head_dim_;
+    return (first_token + flat / group) * stride + size_t(head * group + flat % group) * head_dim_;
   }
+
+  bool on_tiles() const { return uses_tiles<Type>() && head_dim_ % 32 == 0; }
 
   void load(const Tile& tile, int head, const Element* q, size_t stride, Queries<Type>& to) const {
     to.scale = 1.44269504f / std::sqrt(float(head_dim_));
     for (int query = 0; query < tile.queries; ++query) {
-      std::copy_n(q + offset(tile, query, head, stride), head_dim_, to.values + query * kHeadDimMax);
+      std::copy_n(q + offset(tile, tile.row->first_token, query, head, stride), head_dim_,
+                  to.values + query * kHeadDimMax);
       to.visible[query] = tile.row->start + (tile.first + query) / (heads_ / kv_heads_) + 1;
     }
     to.alone = tile.queries == tile.row->tokens * (heads_ / kv_heads_);
+    to.count = tile.queries;
     to.visible_max = to.visible[tile.queries - 1];
   }
 
@@ -151,7 +156,7 @@ class Attention {
     for (int query = 0; query < tile.queries; ++query) {
       const __m512 total = _mm512_set1_ps(from.total[query]);
       for (int dim = 0; dim < head_dim_; dim += kLanes) {
-        Type::narrow(out + offset(tile, query, head, stride) + dim, 0xFFFF,
+        Type::narrow(out + offset(tile, tile.row->first_output, query, head, stride) + dim, 0xFFFF,
                      _mm512_div_ps(_mm512_loadu_ps(from.sums + query * head_dim_ + dim), total));
       }
     }
@@ -159,33 +164,32 @@ class Attention {
 
   void dispatch(const Tile& tile, const Queries<Type>& queries, const KvPool<Type>& pool, int layer, int head,
                 int segment, const Softmax& state) const {
-    const int32_t* table = tile.row->table;
-    switch (tile.queries) {
-      case 1:
-        return attend_segment<Type, 1>(queries, pool, table, layer, head, segment, state);
-      case 2:
-        return attend_segment<Type, 2>(queries, pool, table, layer, head, segment, state);
-      case 3:
-        return attend_segment<Type, 3>(queries, pool, table, layer, head, segment, state);
-      case 4:
-        return attend_segment<Type, 4>(queries, pool, table, layer, head, segment, state);
-      case 5:
-        return attend_segment<Type, 5>(queries, pool, table, layer, head, segment, state);
-      case 6:
-        return attend_segment<Type, 6>(queries, pool, table, layer, head, segment, state);
-      case 7:
-        return attend_segment<Type, 7>(queries, pool, table, layer, head, segment, state);
-      default:
-        return attend_segment<Type, 8>(queries, pool, table, layer, head, segment, state);
+    const auto attend = function(tile.queries);
+    attend(queries, pool, tile.row->table, layer, head, segment, state);
+  }
+
+  using Function = void (*)(const Queries<Type>&, const KvPool<Type>&, const int32_t*, int, int, int,
+                            const Softmax&);
+
+  Function function(int queries) const {
+#ifdef BATON_AMX
+    if constexpr (Type::pair == 2) {
+      if (on_tiles()) return attend_segment<Type, TileProducts>;
     }
+#endif
+    return vector_functions(std::make_integer_sequence<int, kVectorQueries>())[queries - 1];
+  }
+
+  template <int... kIndex>
+  static const Function* vector_functions(std::integer_sequence<int, kIndex...>) {
+    static constexpr Function functions[] = {attend_segment<Type, VectorProducts<Type, kIndex + 1>>...};
+    return functions;
   }
 
   int heads_, kv_heads_, head_dim_;
   bool split_ = false;
   std::vector<Tile> tiles_;
   std::vector<Unit> units_;
-  std::unique_ptr<std::atomic<int>[]> drawn_;
-  int layers_;
   float* partials_ = nullptr;
 };
 

@@ -7,7 +7,7 @@ from functools import cache
 
 from engine.kernels import build
 
-PHASES = ("norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head")
+PHASES = ("norm", "qkv", "rotary", "attention", "output", "gate_up", "down", "head", "wait")
 """Phase of model.hpp, in its order."""
 
 
@@ -33,6 +33,10 @@ class Batch(Structure):
         *((name, c_void_p) for name in ("tokens", "row_first", "row_start", "table_first", "tables")),
         *((name, c_void_p) for name in ("sample_tokens", "wants_logits", "logits", "argmax")),
     )
+
+
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2}
+"""What baton_create calls a dtype: int8 is of the weights, with bfloat16 activations and KV."""
 
 
 class Slot(IntEnum):
@@ -85,7 +89,7 @@ def open_library(progress: build.Progress = build.say) -> ctypes.CDLL:
 
 def measure_peak_flops(dtype: str, threads: int) -> float:
     """Multiply-adds from registers, in FLOP/s (each counts as two), best of twenty: the compute roof."""
-    return float(open_library().baton_measure_peak(dtype == "bfloat16", threads))
+    return float(open_library().baton_measure_peak(dtype != "float32", threads))
 
 
 def measure_tile_peak_flops(threads: int) -> float:

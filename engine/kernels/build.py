@@ -71,11 +71,11 @@ def this_processor() -> Processor:
 def unavailable(dtype: str, processor: Processor | None = None) -> str | None:
     """Why the kernels cannot serve this dtype here, in one line; None where they can."""
     processor = processor or this_processor()
-    if dtype not in ("float32", "bfloat16"):
+    if dtype not in ("float32", "bfloat16", "int8"):
         return f"the native kernels have no dtype {dtype}"
     if missing := processor.missing():
         return f"this processor lacks {missing[0]}"
-    if dtype == "bfloat16" and not processor.has_bfloat16:
+    if dtype != "float32" and not processor.has_bfloat16:
         return f"this processor lacks {BFLOAT16_FEATURE} (float32 would run natively)"
     if not library_path(processor).exists() and compiler() is None:
         return "no C++ compiler (g++ or c++) is installed"

@@ -39,6 +39,7 @@ enum Phase {
   kPhaseGateUp,
   kPhaseDown,
   kPhaseHead,
+  kPhaseWait,
   kPhases
 };
 

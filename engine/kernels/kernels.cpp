@@ -7,13 +7,15 @@ using namespace baton;
 
 extern "C" {
 
-void* baton_create(const Shape* shape, int32_t bfloat16, int32_t threads) {
+// kind: 0 float32, 1 bfloat16, 2 int8 weights in groups with bfloat16 activations and KV.
+void* baton_create(const Shape* shape, int32_t kind, int32_t threads) {
   try {
     Model* model = nullptr;
 #ifdef BATON_BFLOAT16
-    if (bfloat16) model = new ModelOf<BFloat16>(*shape);
+    if (kind == 1) model = new ModelOf<BFloat16>(*shape);
+    if (kind == 2) model = new ModelOf<GroupedInt8>(*shape);
 #endif
-    if (!bfloat16) model = new ModelOf<Float32>(*shape);
+    if (kind == 0) model = new ModelOf<Float32>(*shape);
     if (model != nullptr) model->threads.resize(std::clamp(threads, 1, kThreadsMax));
     return model;
   } catch (const std::exception&) {

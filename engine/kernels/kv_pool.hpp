@@ -1,8 +1,9 @@
 // Where each token's keys and values lie.
 //
 // [block][layer][kv_head][group], a group being 16 consecutive tokens of one head:
-//   K [head_dim / pair][16 tokens][pair], then V [16 tokens][head_dim].
-// Keys lie so that one vector load has the same pair of dimensions of 16 tokens. Attention walks
+//   K [head_dim / pair][16 tokens][pair], then V [16 tokens / pair][head_dim][pair].
+// One vector load has the same pair of dimensions of 16 keys, or the same 16 dimensions of a pair of
+// values: either is an operand of a multiply_add, and of a tile product, as it lies. Attention walks
 // groups, so a block may be any multiple of 16 tokens without changing a bit of the result. A block is
 // contiguous over all layers: to zero or copy it is one call.
 #pragma once
@@ -36,7 +37,9 @@ struct KvPool {
   static size_t key_at(int slot, int dim) {
     return (size_t(dim / Type::pair) * kGroup + slot) * Type::pair + dim % Type::pair;
   }
-  size_t value_at(int slot) const { return size_t(kGroup + slot) * head_dim; }
+  size_t value_at(int slot, int dim) const {
+    return size_t(kGroup) * head_dim + (size_t(slot / Type::pair) * head_dim + dim) * Type::pair;
+  }
 
   void zero(int block) const {
     std::memset(data + block * block_elements(), 0, block_elements() * sizeof(Element));
@@ -48,10 +51,11 @@ struct KvPool {
 
   // Stores one token's key and value, float32 [head_dim] each, rounded to the pool's type.
   void put(Element* group, int slot, const float* key, const float* value) const {
-    alignas(kLine) Element rounded[kHeadDimMax];
+    alignas(kLine) Element rounded[kHeadDimMax], rounded_value[kLanes];
     for (int dim = 0; dim < head_dim; dim += kLanes) {
       Type::narrow(rounded + dim, 0xFFFF, _mm512_loadu_ps(key + dim));
-      Type::narrow(group + value_at(slot) + dim, 0xFFFF, _mm512_loadu_ps(value + dim));
+      Type::narrow(rounded_value, 0xFFFF, _mm512_loadu_ps(value + dim));
+      Type::place(group + value_at(slot, dim), slot % Type::pair, rounded_value);
     }
     for (int dim = 0; dim < head_dim; dim += Type::pair) {
       std::memcpy(group + key_at(slot, dim), rounded + dim, sizeof(Element) * Type::pair);
@@ -74,9 +78,12 @@ struct KvPool {
             std::memcpy(kToWire ? key + dim : inside, kToWire ? inside : key + dim,
                         sizeof(Element) * Type::pair);
           }
-          Element* value = at + value_at(slot);
-          std::memcpy(kToWire ? key + plane : value, kToWire ? value : key + plane,
-                      sizeof(Element) * head_dim);
+          for (int dim = 0; dim < head_dim; dim += kLanes) {
+            Element* value = at + value_at(slot, dim);
+            Element* outside = key + plane + dim;
+            kToWire ? Type::take(value, slot % Type::pair, outside)
+                    : Type::place(value, slot % Type::pair, outside);
+          }
         }
       }
     }

@@ -1,23 +1,14 @@
-// y = x W^T for packed W: one kind of micro-tile, from one row to hundreds.
-//
-// Packed layout: [panel][K / pair][32 columns][pair], a panel being 32 output columns; columns past N
-// are zero, and K is rounded up with zeros to a multiple of 16 pairs. Panels start on 64-byte lines.
+// y = x W^T for packed W (packed.hpp): one kind of micro-tile, from one row to hundreds.
 //
 // A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every output is
 // one float32 sum over K in ascending order: its bits do not depend on the batch, on the row's place in
 // it, on P, or on the number of threads, which divide N only. (Register blocking as in Goto & van de
 // Geijn 2008, without their split of K.)
 #pragma once
-#include <algorithm>
-
-#include "memory.hpp"
-#include "numeric.hpp"
-#include "threads.hpp"
-#include "tiles.hpp"
+#include "grouped.hpp"
 
 namespace baton {
 
-constexpr int kPanel = 32;
 constexpr int kTileRows = 12;
 constexpr int kTilePanels = 4;
 constexpr int kTileColumns = kPanel * kTilePanels;
@@ -29,47 +20,6 @@ size_t row_stride(size_t columns) {
   const size_t line = kLine / sizeof(typename Type::Element);
   const size_t lines = (columns + line - 1) / line;
   return (lines | 1) * line;
-}
-
-template <class Type>
-struct Packed {
-  typename Type::Element* data = nullptr;
-  int rows = 0;                                                          // N, the outputs
-  int columns = 0;                                                       // K, the inputs; a multiple of 16
-  int depth() const { return int(round_up(columns, 16 * Type::pair)); }  // zeros from K to here
-  int panels() const { return (rows + kPanel - 1) / kPanel; }
-  size_t panel_elements() const { return size_t(depth()) * kPanel; }
-  size_t elements() const { return size_t(panels()) * panel_elements(); }
-};
-
-// Packs W [N, K] row-major. With `halves`, W is [gate; up], N / 2 rows each, and a panel holds 16
-// columns of gate beside the same 16 of up, so that one tile has both operands of SiLU(gate) * up.
-template <class Type>
-void pack(const Packed<Type>& to, const typename Type::Element* from, bool halves, Range panels) {
-  constexpr int pair = Type::pair;
-  for (int panel = panels.first; panel < panels.last; ++panel) {
-    typename Type::Element* out = to.data + panel * to.panel_elements();
-    for (int column = 0; column < kPanel; ++column) {
-      const int row =
-          halves ? panel * 16 + column % 16 + column / 16 * (to.rows / 2) : panel * kPanel + column;
-      const bool real = halves ? panel * 16 + column % 16 < to.rows / 2 : row < to.rows;
-      for (int k = 0; k < to.depth(); ++k) {
-        out[(size_t(k / pair) * kPanel + column) * pair + k % pair] =
-            real && k < to.columns ? from[size_t(row) * to.columns + k] : typename Type::Element(0);
-      }
-    }
-  }
-}
-
-// Row `row` of W out of its packed form: how a tied embedding is looked up.
-template <class Type>
-void unpack_row(const Packed<Type>& from, int row, float* to) {
-  constexpr int pair = Type::pair;
-  const typename Type::Element* base =
-      from.data + size_t(row / kPanel) * from.panel_elements() + size_t(row % kPanel) * pair;
-  for (int k = 0; k < from.columns; k += pair) {
-    for (int half = 0; half < pair; ++half) to[k + half] = Type::widen_one(base[size_t(k) * kPanel + half]);
-  }
 }
 
 // sums [R][kTileColumns] = x [R, K] times P neighbouring panels.
@@ -160,6 +110,7 @@ TileFunction<Type> tile_function(int rows, int panels) {
 
 template <class Type>
 int panels_at_once(int rows) {
+  if (Type::grouped) return 1;
   if (uses_tiles<Type>()) return rows <= 16 ? 2 : 1;
   return rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
 }
@@ -172,50 +123,88 @@ int tile_height(int rows, int first) {
   return (rows - first + tiles - 1) / tiles;
 }
 
+// One tile of up to `height` rows, by `width` panels.
 template <class Type>
 void run_tile(int height, int width, const typename Type::Element* x, size_t stride,
-              const typename Type::Element* panel, const Packed<Type>& weight, float* sums, bool first) {
+              const typename Type::Element* panel, size_t panel_elements, int depth, float* sums,
+              bool first) {
 #ifdef BATON_AMX
   if constexpr (Type::pair == 2) {
     if (tiles_allowed()) {
-      if (height > 16) return multiply_high(x, stride, panel, weight.depth(), sums, kTileColumns, first);
       const auto low = width == 2 ? multiply_low<2> : multiply_low<1>;
-      return low(x, stride, panel, weight.panel_elements(), weight.depth(), sums, kTileColumns, first);
+      return low(x, stride, panel, panel_elements, depth, sums, kTileColumns, first);
     }
   }
 #endif
-  tile_function<Type>(height, width)(x, stride, panel, weight.panel_elements(), weight.depth(), sums);
+  tile_function<Type>(height, width)(x, stride, panel, panel_elements, depth, sums);
 }
 
+// A whole product of few rows straight from int8; false where it is better to expand the panel first.
+template <class Type>
+bool multiply_stored(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
+                     int panel, float* sums) {
+  if constexpr (Type::grouped) {
+#ifdef BATON_AMX
+    if (tiles_allowed()) {
+      if (rows <= 16)
+        multiply_low_grouped(x, stride, weight.panel(panel), weight.depth(), sums, kTileColumns);
+      return rows <= 16;
+    }
+#endif
+    if (rows <= kGroupedRows)
+      grouped_function(rows)(x, stride, weight.panel(panel), weight.depth(), sums, kTileColumns);
+    return rows <= kGroupedRows;
+  }
+  return false;
+}
+
+constexpr int kBlockRows = 512;  // at once; their sums of a panel wait on the stack
+
 // x [rows, K] times `panels` of W. finish(row, panel, sums [32]) is the epilogue: it gets each row's 32
-// sums of a panel once, panels of a row in ascending order.
+// sums of a panel once, panels of a row in ascending order. `expanded` has room for one panel where the
+// weights are grouped.
 template <class Type, class Finish>
 void multiply(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
-              Range panels, const Finish& finish) {
-  alignas(kLine) float sums[kTileRowsPadding * kTileColumns];
+              Range panels, typename Type::Element* expanded, const Finish& finish) {
+  using Base = typename Type::Base;
+  alignas(kLine) float sums[(kBlockRows + kTileRowsPadding) * kPanel];
   const int group = panels_at_once<Type>(rows);
   for (int panel = panels.first; panel < panels.last; panel += group) {
     const int width = std::min(group, panels.last - panel);
-    for (int first = 0, height; first < rows; first += height) {
-      height = tile_height<Type>(rows, first);
-      run_tile<Type>(height, width, x + first * stride, stride, weight.data + panel * weight.panel_elements(),
-                     weight, sums, first == 0);
+    const auto finish_rows = [&](int first, int height, int columns) {
       for (int row = 0; row < height; ++row) {
-        for (int p = 0; p < width; ++p) {
-          finish(first + row, panel + p, sums + row * kTileColumns + p * kPanel);
+        for (int p = 0; p < width; ++p) finish(first + row, panel + p, sums + row * columns + p * kPanel);
+      }
+    };
+    if (multiply_stored<Type>(x, stride, rows, weight, panel, sums)) {
+      finish_rows(0, rows, kTileColumns);
+      continue;
+    }
+    const typename Type::Element* ready = expanded;
+    if constexpr (Type::grouped) {
+      expand_panel(weight.panel(panel), weight.depth(), expanded);
+    } else {
+      ready = weight.panel(panel);
+    }
+#ifdef BATON_AMX
+    if constexpr (Type::pair == 2) {
+      if (rows > 16 && tiles_allowed()) {
+        for (int first = 0; first < rows; first += kBlockRows) {
+          const int height = std::min(kBlockRows, rows - first);
+          multiply_blocked(x + first * stride, stride, height, ready, weight.depth(), sums,
+                           weight.panel(panel + 1), weight.panel_stored() * sizeof(typename Type::Stored));
+          finish_rows(first, height, kPanel);
         }
+        continue;
       }
     }
-  }
-}
-
-// The same for all panels, by every thread that calls it with the same counter (0 at first).
-template <class Type, class Finish>
-void multiply_shared(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
-                     std::atomic<int>& next_panel, int threads, const Finish& finish) {
-  const int panels = weight.panels();
-  for (Range mine; (mine = draw(next_panel, panels, panels_at_once<Type>(rows), threads)).first < panels;) {
-    multiply<Type>(x, stride, rows, weight, mine, finish);
+#endif
+    for (int first = 0, height; first < rows; first += height) {
+      height = tile_height<Base>(rows, first);
+      run_tile<Base>(height, width, x + first * stride, stride, ready, weight.panel_elements(),
+                     weight.depth(), sums, first == 0);
+      finish_rows(first, height, kTileColumns);
+    }
   }
 }
 

@@ -10,6 +10,8 @@ from engine.models.config import ModelConfig
 from engine.models.rotary import inverse_frequencies
 
 HEAD_DIM_MAX = 256
+SOURCE_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "int8": "bfloat16"}
+"""What weights of each dtype are made of; int8 is made as they are packed."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -51,7 +53,7 @@ def load_model(
     library: ctypes.CDLL, model: int, config: ModelConfig, weights: Mapping[str, torch.Tensor], dtype: str
 ) -> None:
     """Packs weights (Hugging Face names, any dtype) into a model of baton_create, a layer at a time."""
-    kind = DTYPES[dtype]
+    kind = DTYPES[SOURCE_DTYPES[dtype]]
 
     def put(slot: Slot, tensors: Sequence[torch.Tensor], kept: torch.dtype, layer: int = 0) -> None:
         joined = (tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))).to(kept).contiguous()

@@ -22,7 +22,7 @@ double measure_peak(Threads& threads) {
   double best = 0.0;
   for (int turn = 0; turn < kTurns; ++turn) {
     const double start = seconds_now();
-    threads.run([&](int thread) {
+    threads.run_all([&](int thread) {
       __m512 sum[sums];
 #pragma GCC unroll 24
       for (int i = 0; i < sums; ++i) {
@@ -54,7 +54,7 @@ inline double measure_tile_peak(Threads& threads) {
   if (!tiles_allowed()) return 0.0;
   for (int turn = 0; turn < kTurns; ++turn) {
     const double start = seconds_now();
-    threads.run([&](int) {
+    threads.run_all([&](int) {
       open_tiles();
       clear_sums();
       for (int64_t step = 0; step < steps; ++step) {
@@ -83,7 +83,7 @@ inline double measure_read(Threads& threads, size_t bytes) {
   int kept[kThreadsMax];
   for (int turn = 0; turn < kTurns; ++turn) {
     const double start = seconds_now();
-    threads.run([&](int thread) {
+    threads.run_all([&](int thread) {
       const Range mine = share_of(lines, thread, threads.count());
       __m512i sum[4] = {};
       for (int line = mine.first; line < mine.last; ++line) {

@@ -2,59 +2,58 @@
 //
 // Everything a step touches is carved at construction. Between layers the residual stream is float32;
 // what enters a linear or attention is rounded to the model's type.
+//
+// A layer is five phases: qkv, attention, output, gate-up, down. What lies between them (RMSNorm, RoPE
+// and the KV write, merging split attention) the last thread to finish a phase does alone where the step
+// has few tokens; else it is a divided phase of its own. The last layer goes on, once its KV is written,
+// with the rows that sample only.
 #pragma once
 #include <limits>
+#include <memory>
 
-#include "attention.hpp"
-#include "interface.hpp"
 #include "rows.hpp"
 #include "weights.hpp"
+#include "workspace.hpp"
 
 namespace baton {
 
-constexpr int kLinears = 4;  // of a layer
+constexpr int kLightTokens = 8;    // up to here one thread alone is faster than all with one more phase
+constexpr int kWorksPerLayer = 8;  // phases of a layer, at most
+constexpr int kWorksBesideLayers = 4;
 
 template <class Type>
 class ModelOf : public Model {
  public:
-  using Element = typename Type::Element;
+  using Base = typename Type::Base;
+  using Element = typename Base::Element;
   using Layer = typename Weights<Type>::Layer;
 
   explicit ModelOf(const Shape& shape)
       : shape_(shape),
         query_width_(shape.heads * shape.head_dim),
         key_width_(shape.kv_heads * shape.head_dim),
-        normed_stride_(row_stride<Type>(shape.hidden)),
-        query_stride_(row_stride<Type>(query_width_)),
-        gated_stride_(row_stride<Type>(shape.intermediate)),
-        attention_(shape.layers, shape.heads, shape.kv_heads, shape.head_dim, shape.tokens_max),
+        attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.tokens_max),
+        last_attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.samples_max),
         weights_(shape),
-        next_panel_(new std::atomic<int>[shape.layers * kLinears + 1]) {
+        space_(shape, weights_.expanded_elements()),
+        works_(new Work[shape.layers * kWorksPerLayer + kWorksBesideLayers]) {
     rows_.reserve(shape.tokens_max);
+    endings_.reserve(shape.samples_max);
     carve_kv(), kv_.reserve(), carve_kv();
-    carve_workspace(), workspace_.reserve(), carve_workspace();
     std::memset(pool_.data, 0, pool_.elements() * sizeof(Element));
   }
 
   void load(Slot slot, int layer, const void* from) override { weights_.load(slot, layer, from, threads); }
 
   void forward(const Batch& batch) override {
-    rows_.clear();
-    for (int row = 0; row < batch.rows; ++row) {
-      const int first = batch.row_first[row];
-      rows_.push_back({first, batch.row_first[row + 1] - first, batch.row_start[row],
-                       batch.tables + batch.table_first[row]});
-      for (int token = first; token < batch.row_first[row + 1]; ++token) row_of_[token] = row;
-    }
-    tokens_ = batch.row_first[batch.rows];
-    attention_.plan(rows_, threads.count());
-    for (int i = 0; i <= shape_.layers * kLinears; ++i) next_panel_[i].store(0, std::memory_order_relaxed);
-    threads.run([&](int thread) {
+    plan(batch);
+    threads.run_drawn([&](int thread) {
       const FlushDenormals flush;
       open_tiles();
-      embed(batch, thread);
-      for (int layer = 0; layer < shape_.layers; ++layer) run_layer(layer, thread);
-      if (batch.samples > 0) sample(batch, thread);
+      Walk walk{works_.get(), thread, __rdtsc()};
+      embed(batch, walk);
+      for (int layer = 0; layer < shape_.layers; ++layer) run_layer(batch, layer, walk);
+      if (batch.samples > 0) sample(batch, walk);
       close_tiles();
     });
     reduce_argmax(batch);
@@ -71,158 +70,196 @@ class ModelOf : public Model {
   }
 
   void sizes(uint64_t* weights, uint64_t* kv, uint64_t* workspace, uint64_t* read_per_step) const override {
-    *weights = weights_.bytes(), *kv = kv_.used(), *workspace = workspace_.used();
+    *weights = weights_.bytes(), *kv = kv_.used(), *workspace = space_.arena.used();
     *read_per_step = weights_.bytes_read_per_step();
   }
 
  private:
+  // Where a thread is in the step: all pass the same phases in the same order.
+  struct Walk {
+    Work* work;
+    int thread;
+    uint64_t since;
+  };
+
   void carve_kv() {
     pool_.layers = shape_.layers, pool_.kv_heads = shape_.kv_heads, pool_.head_dim = shape_.head_dim;
     pool_.block_size = shape_.block_size, pool_.blocks = shape_.blocks;
     pool_.data = kv_.carve<Element>(pool_.elements());
   }
 
-  void carve_workspace() {
-    const size_t tokens = shape_.tokens_max;
-    const size_t samples = shape_.samples_max;
-    const size_t padded = std::max(tokens, samples) + kTileRowsPadding;
-    residual_ = workspace_.carve<float>(tokens * shape_.hidden);
-    qkv_ = workspace_.carve<float>(tokens * qkv_stride());
-    normed_ = workspace_.carve<Element>(padded * normed_stride_);
-    queries_ = workspace_.carve<Element>(tokens * query_stride_);
-    attended_ = workspace_.carve<Element>(padded * query_stride_);
-    gated_ = workspace_.carve<Element>(padded * gated_stride_);
-    cosines_ = workspace_.carve<float>(tokens * shape_.head_dim / 2);
-    sines_ = workspace_.carve<float>(tokens * shape_.head_dim / 2);
-    row_of_ = workspace_.carve<int32_t>(tokens);
-    best_value_ = workspace_.carve<float>(samples * kThreadsMax * kLanes);
-    best_token_ = workspace_.carve<int32_t>(samples * kThreadsMax * kLanes);
-    attention_.carve(workspace_);
-  }
-
-  size_t qkv_stride() const { return round_up(query_width_ + 2 * key_width_, kPanel); }
-
-  Range my_tokens(int thread) const { return share_of(tokens_, thread, threads.count()); }
-
-  // Ends a phase: nobody goes on before all are done. The first thread's time is the phase's.
-  void finish(Phase phase, int thread) {
-    threads.barrier();
-    if (thread != 0) return;
-    const uint64_t now = __rdtsc();
-    phase_cycles[phase] += now - phase_start_;
-    phase_start_ = now;
-  }
-
-  void embed(const Batch& batch, int thread) {
-    if (thread == 0) phase_start_ = __rdtsc();
-    const Range mine = my_tokens(thread);
-    const int half = shape_.head_dim / 2;
-    for (int token = mine.first; token < mine.last; ++token) {
-      const RowView& row = rows_[row_of_[token]];
-      rotary_angles(row.start + token - row.first_token, weights_.inverse_frequency, half,
-                    cosines_ + token * half, sines_ + token * half);
-      weights_.embed(batch.tokens[token], residual_ + size_t(token) * shape_.hidden);
+  void plan(const Batch& batch) {
+    rows_.clear();
+    endings_.clear();
+    for (int row = 0; row < batch.rows; ++row) {
+      const int first = batch.row_first[row];
+      rows_.push_back({first, batch.row_first[row + 1] - first, batch.row_start[row], first,
+                       batch.tables + batch.table_first[row]});
+      for (int token = first; token < batch.row_first[row + 1]; ++token) space_.row_of[token] = row;
     }
+    for (int sample = 0; sample < batch.samples; ++sample) {
+      const int token = batch.sample_tokens[sample];
+      const RowView& row = rows_[space_.row_of[token]];
+      endings_.push_back({token, 1, row.start + token - row.first_token, sample, row.table});
+    }
+    tokens_ = batch.row_first[batch.rows];
+    attention_.plan(rows_, threads.count(), space_.partials);
+    last_attention_.plan(endings_, threads.count(), space_.last_partials);
+    for (int i = 0; i < shape_.layers * kWorksPerLayer + kWorksBesideLayers; ++i) works_[i].reset();
+    const size_t lanes = size_t(threads.count()) * shape_.samples_max * kLanes;
+    std::fill_n(space_.best_value, lanes, -std::numeric_limits<float>::infinity());
+    std::fill_n(space_.best_token, lanes, 0);
   }
 
-  void run_layer(int index, int thread) {
+  // Divides a phase; the first thread's time is the phase's.
+  template <class Body, class Tail>
+  void divide(Walk& walk, Phase phase, int count, int unit, const Body& body, const Tail& tail) {
+    const uint64_t waited = threads.share(*walk.work++, count, unit, body, tail);
+    if (walk.thread != 0) return;
+    const uint64_t now = __rdtsc();
+    phase_cycles[phase] += now - walk.since - waited;
+    phase_cycles[kPhaseWait] += waited;
+    walk.since = now;
+  }
+
+  // Does light work of `count` items at once where rows are few, and says so.
+  template <class Body>
+  bool at_once(int rows, int count, const Body& body) const {
+    if (rows <= kLightTokens) body(Range{0, count});
+    return rows <= kLightTokens;
+  }
+
+  // x [rows, K] times weight, then `between` over `count` items that need all of it.
+  template <class Finish, class Body>
+  void linear(Walk& walk, Phase phase, const Packed<Type>& weight, const Element* x, size_t stride, int rows,
+              const Finish& epilogue, Phase between_phase, int count, const Body& between) {
+    divide(
+        walk, phase, weight.panels(), panels_at_once<Type>(rows),
+        [&](Range panels) {
+          Element* expanded = space_.expanded + walk.thread * space_.expanded_stride;
+          multiply<Type>(x, stride, rows, weight, panels, expanded, epilogue);
+        },
+        [&] { at_once(rows, count, between); });
+    if (rows > kLightTokens && count > 0) divide(walk, between_phase, count, 1, between, [] {});
+  }
+
+  void embed(const Batch& batch, Walk& walk) {
+    const int half = shape_.head_dim / 2;
+    divide(
+        walk, kPhaseNorm, tokens_, 1,
+        [&](Range mine) {
+          for (int token = mine.first; token < mine.last; ++token) {
+            const RowView& row = rows_[space_.row_of[token]];
+            rotary_angles(row.start + token - row.first_token, weights_.inverse_frequency, half,
+                          space_.cosines + token * half, space_.sines + token * half);
+            weights_.embed(batch.tokens[token], space_.residual + size_t(token) * shape_.hidden);
+          }
+          normalise(space_.residual, weights_.layers[0].input_norm, mine);
+        },
+        [] {});
+  }
+
+  void run_layer(const Batch& batch, int index, Walk& walk) {
     const Layer& layer = weights_.layers[index];
-    normalise(layer.input_norm, thread);
-    linear(layer.qkv, normed_, normed_stride_, index * kLinears,
-           [&](int token, int panel, const float* sums) {
-             float* to = qkv_ + token * qkv_stride() + panel * kPanel;
-             for (int i = 0; i < kPanel; i += kLanes) {
-               const __m512 sum = _mm512_load_ps(sums + i);
-               _mm512_storeu_ps(to + i,
-                                shape_.qkv_bias
-                                    ? _mm512_add_ps(sum, _mm512_loadu_ps(layer.qkv_bias + panel * kPanel + i))
-                                    : sum);
-             }
-           });
-    finish(kPhaseQkv, thread);
-    place(layer, index, thread);
-    attention_.run(index, pool_, queries_, attended_, query_stride_, thread, threads);
-    finish(kPhaseAttention, thread);
-    linear(layer.output, attended_, query_stride_, index * kLinears + 1, add_to_residual());
-    finish(kPhaseOutput, thread);
-    normalise(layer.post_norm, thread);
-    linear(layer.gate_up, normed_, normed_stride_, index * kLinears + 2,
-           [&](int token, int panel, const float* sums) {
-             const __m512 gated = _mm512_mul_ps(silu(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
-             Type::narrow(gated_ + token * gated_stride_ + panel * kLanes, 0xFFFF, gated);
-           });
-    finish(kPhaseGateUp, thread);
-    linear(layer.down, gated_, gated_stride_, index * kLinears + 3, add_to_residual());
-    finish(kPhaseDown, thread);
+    const bool last = index + 1 == shape_.layers;
+    linear(
+        walk, kPhaseQkv, layer.qkv, space_.normed, space_.normed_stride, tokens_,
+        [&](int token, int panel, const float* sums) {
+          float* to = space_.qkv + token * space_.qkv_stride + panel * kPanel;
+          for (int i = 0; i < kPanel; i += kLanes) {
+            const __m512 sum = _mm512_load_ps(sums + i);
+            const float* bias = layer.qkv_bias + panel * kPanel + i;
+            _mm512_storeu_ps(to + i, shape_.qkv_bias ? _mm512_add_ps(sum, _mm512_loadu_ps(bias)) : sum);
+          }
+        },
+        kPhaseRotary, tokens_ * shape_.kv_heads, [&](Range items) { place(layer, index, items); });
+    const Attention<Base>& attention = last ? last_attention_ : attention_;
+    const int rows = last ? batch.samples : tokens_;
+    float* residual = last ? space_.sampled : space_.residual;
+    if (rows == 0) return;
+    divide(
+        walk, kPhaseAttention, attention.count(), 1,
+        [&](Range parts) {
+          attention.run(index, pool_, space_.queries, space_.attended, space_.query_stride, parts);
+        },
+        [&] {
+          attention.gather(space_.attended, space_.query_stride);
+          if (last) keep_sampled(batch);
+        });
+    const auto norm_with = [&](const float* weight) {
+      return [=, this](Range mine) { normalise(residual, weight, mine); };
+    };
+    linear(walk, kPhaseOutput, layer.output, space_.attended, space_.query_stride, rows, add_to(residual),
+           kPhaseNorm, rows, norm_with(layer.post_norm));
+    linear(
+        walk, kPhaseGateUp, layer.gate_up, space_.normed, space_.normed_stride, rows,
+        [&](int token, int panel, const float* sums) {
+          const __m512 gated =
+              _mm512_mul_ps(silu<Base::exp2_degree>(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
+          Base::narrow(space_.gated + token * space_.gated_stride + panel * kLanes, 0xFFFF, gated);
+        },
+        kPhaseGateUp, 0, [](Range) {});
+    linear(walk, kPhaseDown, layer.down, space_.gated, space_.gated_stride, rows, add_to(residual),
+           kPhaseNorm, rows, norm_with(last ? weights_.final_norm : weights_.layers[index + 1].input_norm));
   }
 
-  template <class Finish>
-  void linear(const Packed<Type>& weight, const Element* x, size_t stride, int counter,
-              const Finish& epilogue) {
-    multiply_shared<Type>(x, stride, tokens_, weight, next_panel_[counter], threads.count(), epilogue);
-  }
-
-  auto add_to_residual() {
-    return [this](int token, int panel, const float* sums) {
-      float* to = residual_ + size_t(token) * shape_.hidden + panel * kPanel;
+  auto add_to(float* residual) const {
+    return [this, residual](int token, int panel, const float* sums) {
+      float* to = residual + size_t(token) * shape_.hidden + panel * kPanel;
       for (int i = 0; i < kPanel && panel * kPanel + i < shape_.hidden; i += kLanes) {
         _mm512_storeu_ps(to + i, _mm512_add_ps(_mm512_loadu_ps(to + i), _mm512_load_ps(sums + i)));
       }
     };
   }
 
-  void normalise(const float* weight, int thread) {
-    const Range mine = my_tokens(thread);
-    for (int token = mine.first; token < mine.last; ++token) {
-      rms_norm<Type>(residual_ + size_t(token) * shape_.hidden, weight, shape_.hidden, shape_.epsilon,
-                     normed_ + token * normed_stride_);
+  void normalise(const float* residual, const float* weight, Range rows) const {
+    for (int row = rows.first; row < rows.last; ++row) {
+      rms_norm<Base>(residual + size_t(row) * shape_.hidden, weight, shape_.hidden, shape_.epsilon,
+                     space_.normed + row * space_.normed_stride);
     }
-    finish(kPhaseNorm, thread);
   }
 
-  // Normalises (Qwen3) and rotates q and k; q goes to queries_, k and v to the pool.
-  void place(const Layer& layer, int index, int thread) {
-    const Range mine = share_of(tokens_ * shape_.kv_heads, thread, threads.count());
+  void keep_sampled(const Batch& batch) const {
+    for (int sample = 0; sample < batch.samples; ++sample) {
+      std::copy_n(space_.residual + size_t(batch.sample_tokens[sample]) * shape_.hidden, shape_.hidden,
+                  space_.sampled + size_t(sample) * shape_.hidden);
+    }
+  }
+
+  // Normalises (Qwen3) and rotates q and k of (token, KV head) items; q goes to queries, k and v to the pool.
+  void place(const Layer& layer, int index, Range items) const {
     const int group = shape_.heads / shape_.kv_heads;
-    const int half = shape_.head_dim / 2;
-    for (int item = mine.first; item < mine.last; ++item) {
+    const int width = shape_.head_dim;
+    const int half = width / 2;
+    for (int item = items.first; item < items.last; ++item) {
       const int token = item / shape_.kv_heads;
       const int head = item % shape_.kv_heads;
-      float* q = qkv_ + token * qkv_stride() + head * group * shape_.head_dim;
-      float* k = qkv_ + token * qkv_stride() + query_width_ + head * shape_.head_dim;
+      float* q = space_.qkv + token * space_.qkv_stride + head * group * width;
+      float* k = space_.qkv + token * space_.qkv_stride + query_width_ + head * width;
       for (int i = 0; i <= group; ++i) {
-        float* one = i < group ? q + i * shape_.head_dim : k;
+        float* one = i < group ? q + i * width : k;
         if (shape_.qk_norm)
-          rms_norm_head(one, i < group ? layer.query_norm : layer.key_norm, shape_.head_dim, shape_.epsilon);
-        rotate(one, cosines_ + token * half, sines_ + token * half, half);
+          rms_norm_head(one, i < group ? layer.query_norm : layer.key_norm, width, shape_.epsilon);
+        rotate(one, space_.cosines + token * half, space_.sines + token * half, half);
       }
-      for (int i = 0; i < group * shape_.head_dim; i += kLanes) {
-        Type::narrow(queries_ + token * query_stride_ + head * group * shape_.head_dim + i, 0xFFFF,
-                     _mm512_loadu_ps(q + i));
+      Element* queries = space_.queries + token * space_.query_stride + head * group * width;
+      for (int i = 0; i < group * width; i += kLanes) {
+        Base::narrow(queries + i, 0xFFFF, _mm512_loadu_ps(q + i));
       }
-      const RowView& row = rows_[row_of_[token]];
+      const RowView& row = rows_[space_.row_of[token]];
       const int position = row.start + token - row.first_token;
       pool_.put(pool_.group(row.table, position, index, head), position % kGroup, k, k + key_width_);
     }
-    finish(kPhaseRotary, thread);
   }
 
-  // Final norm and head, only for the rows that sample.
-  void sample(const Batch& batch, int thread) {
-    const Range mine = share_of(batch.samples, thread, threads.count());
-    for (int s = mine.first; s < mine.last; ++s) {
-      rms_norm<Type>(residual_ + size_t(batch.sample_tokens[s]) * shape_.hidden, weights_.final_norm,
-                     shape_.hidden, shape_.epsilon, normed_ + s * normed_stride_);
-    }
-    float* best = best_value_ + size_t(thread) * shape_.samples_max * kLanes;
-    int32_t* best_token = best_token_ + size_t(thread) * shape_.samples_max * kLanes;
-    std::fill(best, best + batch.samples * kLanes, -std::numeric_limits<float>::infinity());
-    std::fill(best_token, best_token + batch.samples * kLanes, 0);
-    finish(kPhaseNorm, thread);
+  // The head; each thread keeps the best of what it drew, per sample and lane.
+  void sample(const Batch& batch, Walk& walk) {
+    float* best = space_.best_value + size_t(walk.thread) * shape_.samples_max * kLanes;
+    int32_t* best_token = space_.best_token + size_t(walk.thread) * shape_.samples_max * kLanes;
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    multiply_shared<Type>(
-        normed_, normed_stride_, batch.samples, weights_.head, next_panel_[shape_.layers * kLinears],
-        threads.count(), [&](int s, int panel, const float* sums) {
+    linear(
+        walk, kPhaseHead, weights_.head, space_.normed, space_.normed_stride, batch.samples,
+        [&](int s, int panel, const float* sums) {
           for (int i = 0; i < kPanel; i += kLanes) {
             const int token = panel * kPanel + i;
             const __mmask16 real = mask_of(shape_.vocab - token);
@@ -235,8 +272,8 @@ class ModelOf : public Model {
             _mm512_mask_storeu_epi32(best_token + s * kLanes, better,
                                      _mm512_add_epi32(lane, _mm512_set1_epi32(token)));
           }
-        });
-    finish(kPhaseHead, thread);
+        },
+        kPhaseHead, 0, [](Range) {});
   }
 
   // The greedy token: the largest logit, of equals the lowest id.
@@ -247,9 +284,9 @@ class ModelOf : public Model {
       for (int thread = 0; thread < threads.count(); ++thread) {
         const size_t at = (size_t(thread) * shape_.samples_max + s) * kLanes;
         for (int i = 0; i < kLanes; ++i) {
-          const bool better =
-              best_value_[at + i] > value || (best_value_[at + i] == value && best_token_[at + i] < token);
-          if (better) value = best_value_[at + i], token = best_token_[at + i];
+          const bool better = space_.best_value[at + i] > value ||
+                              (space_.best_value[at + i] == value && space_.best_token[at + i] < token);
+          if (better) value = space_.best_value[at + i], token = space_.best_token[at + i];
         }
       }
       batch.argmax[s] = token;
@@ -258,19 +295,14 @@ class ModelOf : public Model {
 
   Shape shape_;
   int query_width_, key_width_;
-  size_t normed_stride_, query_stride_, gated_stride_;
-  Arena kv_, workspace_;
-  Attention<Type> attention_;
+  Arena kv_;
+  Attention<Base> attention_, last_attention_;
   Weights<Type> weights_;
-  std::unique_ptr<std::atomic<int>[]> next_panel_;  // of each linear of the step
-  std::vector<RowView> rows_;
-  KvPool<Type> pool_;
-  Element *normed_ = nullptr, *queries_ = nullptr, *attended_ = nullptr, *gated_ = nullptr;
-  float *residual_ = nullptr, *qkv_ = nullptr;
-  float *cosines_ = nullptr, *sines_ = nullptr, *best_value_ = nullptr;
-  int32_t *row_of_ = nullptr, *best_token_ = nullptr;
+  Workspace<Base> space_;
+  std::unique_ptr<Work[]> works_;
+  std::vector<RowView> rows_, endings_;
+  KvPool<Base> pool_;
   int tokens_ = 0;
-  uint64_t phase_start_ = 0;
 };
 
 }  // namespace baton

@@ -1,4 +1,5 @@
-// A few threads that compute one step together, in phases divided by barriers.
+// A few threads that compute one step together, in phases: the next begins when all work of the last is
+// done, not when all threads have come, so that one which another process displaced is soon made up for.
 //
 // A waiter spins for some tens of microseconds (phases are short), then yields, then sleeps on a
 // futex: when another busy process shares the cores, a spinning waiter would keep the very thread it
@@ -41,6 +42,16 @@ inline Range draw(std::atomic<int>& next, int count, int unit, int threads) {
   }
 }
 
+// One divided phase of a step: which of its items are taken, how many are done, whether all is.
+struct alignas(64) Work {
+  std::atomic<int> next{0}, done{0}, finished{0};
+  void reset() {
+    next.store(0, std::memory_order_relaxed);
+    done.store(0, std::memory_order_relaxed);
+    finished.store(0, std::memory_order_relaxed);
+  }
+};
+
 class Threads {
  public:
   explicit Threads(int count) { start(count); }
@@ -54,29 +65,34 @@ class Threads {
     start(count);
   }
 
-  // Runs job(0) on the caller and job(1) .. job(count - 1) on the others; returns when all are done.
-  void run(const std::function<void(int)>& job) {
-    job_ = &job;
-    round_.fetch_add(1, std::memory_order_release);
-    round_.notify_all();
-    job(0);
-    barrier();
-  }
+  // Runs job(0) here and job(1) .. job(count - 1) on the others; returns when all are done.
+  void run_all(const std::function<void(int)>& job) { run(job, true); }
 
-  // Called by every thread inside a job.
-  void barrier() {
-    if (count_ == 1) return;
-    const int phase = phase_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == count_ - 1) {
-      arrived_.store(0, std::memory_order_relaxed);
-      phase_.store(phase + 1, std::memory_order_release);
-      phase_.notify_all();
-    } else {
-      wait_while(phase_, phase);
+  // The same for a job that only draws: a thread that wakes too late for it is not waited for.
+  void run_drawn(const std::function<void(int)>& job) { run(job, false); }
+
+  // Inside a job of run_drawn: parts of 0 .. count - 1 go to body(Range) on whoever is free, then the
+  // last to finish runs tail(), then everybody returns. A thread that is not running while the others
+  // work holds nobody up unless it holds a part. Returns the time-stamp cycles spent waiting.
+  template <class Body, class Tail>
+  uint64_t share(Work& work, int count, int unit, const Body& body, const Tail& tail) {
+    for (Range mine; (mine = draw(work.next, count, unit, count_)).first < count;) {
+      body(mine);
+      const int size = mine.last - mine.first;
+      if (work.done.fetch_add(size, std::memory_order_acq_rel) + size < count) continue;
+      tail();
+      work.finished.store(1, std::memory_order_release);
+      if (count_ > 1) work.finished.notify_all();
+      return 0;
     }
+    const uint64_t since = __rdtsc();
+    wait_while(work.finished, 0);
+    return __rdtsc() - since;
   }
 
  private:
+  static constexpr int kClosed = 1 << 30;
+
   static void wait_while(const std::atomic<int>& value, int old) {
     for (int spin = 0; spin < 600; ++spin) {
       if (value.load(std::memory_order_acquire) != old) return;
@@ -87,6 +103,34 @@ class Threads {
       sched_yield();
     }
     while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+  }
+
+  void run(const std::function<void(int)>& job, bool everybody) {
+    job_ = &job;
+    left_.store(0, std::memory_order_relaxed);
+    inside_.store(0, std::memory_order_release);
+    round_.fetch_add(1, std::memory_order_release);
+    round_.notify_all();
+    job(0);
+    for (int left; everybody && (left = left_.load(std::memory_order_acquire)) < count_ - 1;)
+      wait_while(left_, left);
+    int inside = inside_.fetch_add(kClosed, std::memory_order_acq_rel) + kClosed;
+    for (; inside != kClosed; inside = inside_.load(std::memory_order_acquire)) wait_while(inside_, inside);
+  }
+
+  bool enter() {
+    int inside = inside_.load(std::memory_order_acquire);
+    while (inside < kClosed) {
+      if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+
+  void leave() {
+    left_.fetch_add(1, std::memory_order_release);
+    left_.notify_all();
+    inside_.fetch_sub(1, std::memory_order_release);
+    inside_.notify_all();
   }
 
   void start(int count) {
@@ -107,11 +151,14 @@ class Threads {
   }
 
   void follow(int index, int round) {
-    for (;; ++round) {
+    for (;;) {
       wait_while(round_, round);
       if (stopping_) return;
+      round = round_.load(std::memory_order_acquire);
+      if (!enter()) continue;
+      round = round_.load(std::memory_order_acquire);  // no round ends while a thread is inside
       (*job_)(index);
-      barrier();
+      leave();
     }
   }
 
@@ -120,8 +167,8 @@ class Threads {
   const std::function<void(int)>* job_ = nullptr;
   std::vector<std::thread> others_;
   alignas(64) std::atomic<int> round_{0};
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<int> phase_{0};
+  alignas(64) std::atomic<int> inside_{kClosed};
+  alignas(64) std::atomic<int> left_{0};
 };
 
 }  // namespace baton

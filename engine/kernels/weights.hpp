@@ -65,12 +65,19 @@ class Weights {
 
   size_t bytes() const { return arena_.used(); }
 
+  // The room that multiply() needs to expand any panel of these.
+  size_t expanded_elements() const {
+    const Layer& layer = layers[0];
+    if (!Type::grouped) return 0;
+    return std::max({layer.qkv.panel_elements(), layer.output.panel_elements(), layer.down.panel_elements()});
+  }
+
   // What a decode step must read: every linear once.
   size_t bytes_read_per_step() const {
     const Layer& layer = layers[0];
     const size_t linears =
-        layer.qkv.elements() + layer.output.elements() + layer.gate_up.elements() + layer.down.elements();
-    return (linears * layers.size() + head.elements()) * sizeof(Element);
+        layer.qkv.stored() + layer.output.stored() + layer.gate_up.stored() + layer.down.stored();
+    return (linears * layers.size() + head.stored()) * sizeof(typename Type::Stored);
   }
 
   std::vector<Layer> layers;
@@ -80,7 +87,7 @@ class Weights {
  private:
   void carve_packed(Packed<Type>& to, int rows, int columns) {
     to.rows = rows, to.columns = columns;
-    to.data = arena_.carve<Element>(to.elements());
+    to.data = arena_.carve<typename Type::Stored>(to.stored());
   }
 
   void carve() {
@@ -104,7 +111,7 @@ class Weights {
   }
 
   static void load_packed(const Packed<Type>& to, const void* from, bool halves, Threads& threads) {
-    threads.run([&](int thread) {
+    threads.run_all([&](int thread) {
       pack<Type>(to, static_cast<const Element*>(from), halves,
                  share_of(to.panels(), thread, threads.count()));
     });

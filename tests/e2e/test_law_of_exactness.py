@@ -22,7 +22,7 @@ BLOCKS, TOKENS = 320, 24
 Answers = dict[AttemptKey, list[int]]
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=["float32", "bfloat16", "int8"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     found = open_of(request.param, block_size=16)
     yield found

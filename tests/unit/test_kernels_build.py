@@ -37,7 +37,8 @@ def broken_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (OLD, "float32", "lacks avx512f"),
         (OLD, "bfloat16", "lacks avx512f"),
         (PLAIN, "bfloat16", "lacks avx512_bf16"),
-        (NEW, "int8", "no dtype int8"),
+        (PLAIN, "int8", "lacks avx512_bf16"),
+        (NEW, "int4", "no dtype int4"),
     ],
 )
 def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) -> None:
@@ -45,7 +46,9 @@ def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) ->
 
 
 @pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16")])
+@pytest.mark.parametrize(
+    ("processor", "dtype"), [(PLAIN, "float32"), (NEW, "float32"), (NEW, "bfloat16"), (NEW, "int8")]
+)
 def test_serves_where_the_processor_can(processor: Processor, dtype: str) -> None:
     assert build.unavailable(dtype, processor) is None
 
@@ -92,10 +95,22 @@ def test_torch_serves_where_the_kernels_do_not_build(
     assert capsys.readouterr().err.count("no such luck") == 1
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_int8_is_refused_where_the_kernels_do_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(backends, "load_config", lambda folder: _Config())
+    monkeypatch.setattr(backends, "load_weights", lambda folder, dtype: {})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(build, "this_processor", lambda: PLAIN)
+    with pytest.raises(ValueError, match="dtype: int8 runs on the native CPU kernels only"):
+        backends.open_backend(tmp_path, dtype="int8", device=device, block_size=16, blocks=1, threads=1)
+
+
 @pytest.mark.skipif(not build.this_processor().has_amx, reason="no AMX here: the vector path is what runs")
 def test_the_vector_path_is_exact_where_amx_would_serve() -> None:
     laws = Path(__file__).with_name("test_kernels_exactness.py")
-    command = [sys.executable, "-m", "pytest", str(laws), "-k", "bfloat16", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", str(laws), "-k", "bfloat16 or int8", "-p", "no:cacheprovider"]
     done = subprocess.run(
         command, env={**os.environ, "BATON_AMX": "0"}, capture_output=True, text=True, timeout=300
     )

@@ -76,6 +76,14 @@ def test_fingerprints_name_the_differing_field(field: str, theirs: dict[str, obj
     assert message is not None and message.startswith(f"{field}: ")
 
 
+def test_int8_weights_give_other_kv_than_bfloat16_ones() -> None:
+    """As large on the wire, and refused."""
+    ours, theirs = (replace(LAYOUT, dtype=dtype) for dtype in ("bfloat16", "int8"))
+    assert ours.bytes_per_token == theirs.bytes_per_token
+    message = Fingerprint.of(MODEL, ours).mismatch(Fingerprint.of(MODEL, theirs))
+    assert message == "dtype: 'bfloat16' here, 'int8' at the peer"
+
+
 def test_page_size_is_not_part_of_the_fingerprint() -> None:
     other = replace(LAYOUT, block_size=64, blocks=3)
     assert Fingerprint.of(MODEL, LAYOUT).mismatch(Fingerprint.of(MODEL, other)) is None
