@@ -65,7 +65,7 @@ async def long_streams(fleet: LiveFleet) -> AsyncIterator[list[Answer]]:
 
 
 async def all_ended(answers: list[Answer]) -> None:
-    async with asyncio.timeout(180):
+    async with asyncio.timeout(300):
         await asyncio.gather(*(answer.ended.wait() for answer in answers))
 
 
@@ -107,7 +107,9 @@ async def test_every_stream_continues_with_the_exact_text(pair_fleet: LiveFleet,
 
 def whole_again(fleet: LiveFleet) -> None:
     """The supervisor has restarted whoever died before."""
-    eventually(lambda: len(fleet.fleet()["workers"]) == 3 and fleet.nothing_held(), 60, "three workers again")
+    eventually(
+        lambda: len(fleet.fleet()["workers"]) == 3 and fleet.nothing_held(), 120, "three workers again"
+    )
 
 
 async def test_with_no_decode_worker_left_errors_are_clear_and_service_returns(pair_fleet: LiveFleet) -> None:

@@ -91,7 +91,8 @@ def test_more_kv_blocks_than_memory() -> None:
     before = [child.pid for child in psutil.Process().children(recursive=True)]
     result = run("up", "--no-sample", *flags)
     one_line(result, "decode-0: kv_blocks: 2000000000")
-    assert [child.pid for child in psutil.Process().children(recursive=True)] == before
+    left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
+    assert gone(left), left
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
