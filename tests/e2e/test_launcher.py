@@ -90,7 +90,7 @@ def test_more_kv_blocks_than_memory() -> None:
     flags = ("--kv-blocks", "2000000000", "--http-port", "0", "--grpc-port", "0")
     before = [child.pid for child in psutil.Process().children(recursive=True)]
     result = run("up", "--no-sample", *flags)
-    one_line(result, "decode-0: kv_blocks: 2000000000")
+    one_line(result, "-0: kv_blocks: 2000000000")  # whichever worker says so first
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     assert gone(left), left
 
