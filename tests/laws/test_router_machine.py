@@ -76,6 +76,8 @@ class RouterMachine(RuleBasedStateMachine):
         submission = self.waiting[action.gateway].pop(action.key, None)
         again = submission is None
         if again:
+            if isinstance(action, Refuse) and action.end.outcome is Outcome.DUPLICATE_REQUEST:
+                return  # settled by the router long after its deadline: it is over, and said to be
             assert isinstance(action, Place), "refused after an answer"
             assert self.placed[action.gateway][action.key][1].legs == action.legs, "two placements"
             return
