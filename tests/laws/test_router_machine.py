@@ -56,6 +56,7 @@ class RouterMachine(RuleBasedStateMachine):
         self.placed: dict[str, dict[AttemptKey, tuple[Submission, Place]]] = {name: {} for name in GATEWAYS}
         self.answered: dict[AttemptKey, int] = {}
         self.owner: dict[AttemptKey, str] = {}
+        self.asked_us: dict[AttemptKey, int] = {}
         self.workers: dict[str, str] = {}
         self.sequences: dict[str, int] = {}
         self.asks: list[Ask] = []
@@ -77,7 +78,12 @@ class RouterMachine(RuleBasedStateMachine):
         again = submission is None
         if again:
             if isinstance(action, Refuse) and action.end.outcome is Outcome.DUPLICATE_REQUEST:
-                return  # settled by the router long after its deadline: it is over, and said to be
+                # Settled by the router, which may be only once the deadline and its grace are over.
+                placed, _ = self.placed[action.gateway][action.key]
+                over_us = self.asked_us[action.key] + placed.deadline_remaining_us
+                assert placed.deadline_remaining_us
+                assert self.now_us >= over_us + POLICY.deadline_grace_us, "refused after an answer"
+                return
             assert isinstance(action, Place), "refused after an answer"
             assert self.placed[action.gateway][action.key][1].legs == action.legs, "two placements"
             return
@@ -149,6 +155,7 @@ class RouterMachine(RuleBasedStateMachine):
     def send(self, gateway: str, submission: Submission) -> None:
         self.owner[submission.key] = gateway
         self.waiting[gateway][submission.key] = submission
+        self.asked_us.setdefault(submission.key, self.now_us)
         self.perform(self.router.submit(gateway, submission, self.now_us))
 
     @rule(gateway=st.sampled_from(GATEWAYS), data=st.data())
