@@ -41,7 +41,8 @@ class Scheduler:
     """Iteration-level: every step first the decode rows, then chunks and admissions.
 
     Chunks go by class, within a class to short prompts before long ones, of which a few are under
-    way at a time and always get a part of the step.
+    way at a time and always get a part of the step. A long one enters among the short ones where its
+    tenant, given all of it, would still have had no more than theirs.
     """
 
     def __init__(self, config: EngineConfig, cost: StepCost, blocks: SequenceBlocks) -> None:
@@ -245,7 +246,7 @@ class Scheduler:
     def _head(self, rank: TenantClass, *, is_long: bool) -> Sequence | None:
         if self._blocked is not None or (is_long and not self._may_start_long):
             return None
-        return self.line.head(is_long=is_long, rank=rank)
+        return self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
 
     def _may_enter(self, head: Sequence, first: Sequence | None, rows: Rows) -> bool:
         """Not past one who waits for room, unless nothing would be done otherwise."""

@@ -22,5 +22,9 @@ class TenantTurns:
     def chosen(self, tenant: str) -> None:
         self._chosen_ns = max(self._chosen_ns, self[tenant])
 
+    def after(self, tenant: str, weight: float, cost_ns: int) -> int:
+        """Where it will stand when it has spent this."""
+        return self[tenant] + round(cost_ns / bounded_weight(weight))
+
     def spend(self, tenant: str, weight: float, cost_ns: int) -> None:
-        self._served_ns[tenant] = self[tenant] + round(cost_ns / bounded_weight(weight))
+        self._served_ns[tenant] = self.after(tenant, weight, cost_ns)

@@ -159,6 +159,9 @@ def test_a_tenant_that_asks_much_does_not_keep_one_that_asks_little_waiting() ->
         pytest.param((3, 1), (60, 60), id="3:1"),
         pytest.param((3, 1), (60, 240), id="3:1, the lighter one asks more at once"),
         pytest.param((1, 2.5), (240, 60), id="1:2.5"),
+        pytest.param((1, 1), (60, 1_200), id="equal, one's prompts are long"),
+        pytest.param((3, 1), (60, 1_200), id="3:1, the lighter one's prompts are long"),
+        pytest.param((3, 1), (1_200, 60), id="3:1, the heavier one's prompts are long"),
     ],
 )
 def test_scenario_41_tenants_share_by_weight_when_all_have_work(
