@@ -60,7 +60,8 @@ class GatewayConfig:
     client_buffer_bytes_max: int = 1 << 20
     """What may wait for one client that does not read; beyond it the request is cancelled."""
     keep_alive_s: float = 15.0
-    """Response headers wait for the first token at most so long; after them silence is at most so long."""
+    """A stream's headers wait for the first token at most so long; after them silence is at most so long.
+    Those of a whole answer wait for its end, but from the first token on at most so long."""
     deadline_s: float = 3600.0
     """How long a request may take that names no deadline, and at most."""
     prefix_hashes_max: int = 512
