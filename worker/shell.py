@@ -6,11 +6,9 @@ import random
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from core.membership import Member, MemberKind
-from core.recording_file import RecordingFile
 from core.request import Role
 from engine.engine import Engine
 from kv_transfer.gloo_lane import LaneConfig
@@ -310,12 +308,3 @@ class _State(worker_pb2_grpc.WorkerServicer):
     async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
         self._shell.process.drain()
         return worker_pb2.DrainResponse()
-
-
-def open_recording(folder: str, name: str) -> RecordingFile | None:
-    """One file per process start, so that a restart never cuts what went before."""
-    if not folder:
-        return None
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    return RecordingFile(path / f"{name}.{os.getpid()}.recording")
