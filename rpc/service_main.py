@@ -13,6 +13,7 @@ import uvloop
 
 from rpc.errors import ServiceError
 from rpc.logs import Log, LogSettings
+from rpc.one_arena import use_one_arena
 from rpc.parent_death import die_with_parent
 
 LAUNCHED_KEY = "BATON_LAUNCHED"
@@ -48,6 +49,7 @@ def run_service(main: Main, *, logs: LogSettings | None = None, with_parent: boo
     """
     if with_parent:
         die_with_parent()
+    use_one_arena()
     log = Log(logs or LogSettings())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
