@@ -10,7 +10,7 @@ from engine.kernels import build
 from engine.kernels.loading import SOURCE_DTYPES, unsupported
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
-from engine.models.weights import load_weights
+from engine.models.weights import WeightFiles
 from engine.native_backend import NativeBackend
 from engine.plan import Backend, KvLayout
 from engine.torch_backend import TorchBackend, free_bytes, refuse_if_too_large
@@ -45,7 +45,7 @@ def open_backend(
     config = load_config(folder)
     if dtype == "int8" and device != "cpu":
         raise ValueError("dtype: int8 runs on the native CPU kernels only")
-    weights = load_weights(folder, SOURCE_DTYPES.get(dtype, dtype))
+    weights = WeightFiles(folder, SOURCE_DTYPES.get(dtype, dtype))
     masks = masks or GrammarMasks(lambda: open_grammar_vocabulary(folder))
     pool = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
     if device == "cpu":
@@ -56,7 +56,7 @@ def open_backend(
         if dtype == "int8":
             raise ValueError(f"dtype: int8 runs on the native CPU kernels only: {reason}")
         _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
-    return TorchBackend(config, weights, dtype=dtype, device=device, masks=masks, **pool)
+    return TorchBackend(config, weights.all(), dtype=dtype, device=device, masks=masks, **pool)
 
 
 def _why_not_native(config: ModelConfig, dtype: str, block_size: int) -> str | None:

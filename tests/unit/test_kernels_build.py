@@ -87,7 +87,7 @@ def test_torch_serves_where_the_kernels_do_not_build(
     """And says so once, however many models are opened."""
     served: list[str] = []
     monkeypatch.setattr(backends, "load_config", lambda folder: _Config())
-    monkeypatch.setattr(backends, "load_weights", lambda folder, dtype: {})
+    monkeypatch.setattr(backends, "WeightFiles", lambda folder, dtype: _Weights())
     monkeypatch.setattr(backends, "TorchBackend", lambda *given, **named: served.append(named["device"]))
     for _ in range(2):
         backends.open_backend(tmp_path, dtype="float32", device="cpu", block_size=16, blocks=1, threads=1)
@@ -100,7 +100,7 @@ def test_int8_is_refused_where_the_kernels_do_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     monkeypatch.setattr(backends, "load_config", lambda folder: _Config())
-    monkeypatch.setattr(backends, "load_weights", lambda folder, dtype: {})
+    monkeypatch.setattr(backends, "WeightFiles", lambda folder, dtype: _Weights())
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(build, "this_processor", lambda: PLAIN)
     with pytest.raises(ValueError, match="dtype: int8 runs on the native CPU kernels only"):
@@ -119,3 +119,8 @@ def test_the_vector_path_is_exact_where_amx_would_serve() -> None:
 
 class _Config:
     hidden_size = intermediate_size = head_dim = 64
+
+
+class _Weights(dict[str, object]):
+    def all(self) -> dict[str, object]:
+        return dict(self)
