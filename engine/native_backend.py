@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import torch
 
+from engine.footprint import Footprint
 from engine.grammar_masks import NO_MASKS, GrammarMasks, StepMasks, no_vocabulary
 from engine.kernels import build
 from engine.kernels.binding import KINDS, PHASES, Batch, open_library
@@ -20,18 +22,6 @@ from engine.sampler import sample
 TOKENS_MAX = 512
 SAMPLES_MAX = 64
 """Of one pass over the weights: a larger step is computed in several, with the same result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes the backend holds, all taken at its start."""
-
-    weights: int
-    kv: int
-    """Both pools: the blocks, and the host slots for what is swapped out."""
-    workspace: int
-    weights_read_per_step: int
-    """Of the weights, what one decode step must read: all but the embedding table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +96,7 @@ class NativeBackend:
         if not self._model:
             raise MemoryError(f"the native backend's pools do not fit (blocks = {blocks})")
         load_model(self._library, self._model, config, weights, dtype)
-        self._block_bytes = self.footprint_kv() // blocks
+        self._block_bytes = self._sizes()[1] // blocks
         # Written once, so that the memory is ours from the start.
         self._host = torch.empty((host_slots, self._block_bytes), dtype=torch.uint8).fill_(0)
         self._logits = torch.zeros((SAMPLES_MAX, config.vocab_size), dtype=torch.float32)
@@ -154,29 +144,18 @@ class NativeBackend:
         if len(view) != expected:
             raise ValueError(f"payload: {len(view)} bytes, tokens {start}..{stop} have {expected}")
         table = self._table(block_table, start, stop)
-        wire = (
-            torch.frombuffer(bytearray(view), dtype=torch.uint8)
-            if expected
-            else torch.zeros(1, dtype=torch.uint8)
-        )
-        self._library.baton_write_kv(self._model, _address(table), start, stop, wire.data_ptr())
+        if expected:
+            wire = np.frombuffer(view, dtype=np.uint8)
+            self._library.baton_write_kv(self._model, _address(table), start, stop, wire.ctypes.data)
 
     def set_threads(self, threads: int) -> None:
         """Between steps; changes no result."""
         self._library.baton_set_threads(self._model, threads)
 
     def footprint(self) -> Footprint:
-        sizes = (ctypes.c_uint64 * 4)()
-        self._library.baton_sizes(self._model, sizes)
-        weights, kv, workspace, read = (int(size) for size in sizes)
+        weights, kv, workspace, read = self._sizes()
         logits = self._logits.numel() * self._logits.element_size()
-        return Footprint(weights, kv + self._host.numel(), workspace + logits, read)
-
-    def footprint_kv(self) -> int:
-        """Bytes of the KV pool on the device's side."""
-        sizes = (ctypes.c_uint64 * 4)()
-        self._library.baton_sizes(self._model, sizes)
-        return int(sizes[1])
+        return Footprint(weights, kv, self._host.numel(), workspace + logits, read)
 
     def take_phases(self) -> dict[str, int]:
         """Processor cycles of each phase of the forward, since last asked."""
@@ -195,6 +174,12 @@ class NativeBackend:
     def __del__(self) -> None:
         if getattr(self, "_model", None):
             self.close()
+
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """Bytes of weights, KV pool and workspace; of the weights, those that a decode step reads."""
+        sizes = (ctypes.c_uint64 * 4)()
+        self._library.baton_sizes(self._model, sizes)
+        return sizes[0], sizes[1], sizes[2], sizes[3]
 
     def _swap(self, plan: StepPlan) -> None:
         size, host = self._block_bytes, self._host.data_ptr()
