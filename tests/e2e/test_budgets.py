@@ -19,6 +19,7 @@ from tests.e2e.live_fleet import LiveFleet, eventually, running
 
 ROLES = ("decode-0", "prefill-0")
 OVER_BUDGET_MAX = 1.1
+LEDGER_ERROR_MAX = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,11 @@ def test_a_worker_stays_within_its_budget(loaded: Loaded, role: str) -> None:
     assert budget["total_mib"] == pytest.approx(sum(budget[f"{part}_mib"] for part in parts), abs=0.5)
     allowed_mib = OVER_BUDGET_MAX * (budget["total_mib"] + budget["each_lane_mib"])
     assert loaded.after[role].peak_mib <= allowed_mib, budget
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_millisecond_has_an_owner(loaded: Loaded, role: str) -> None:
+    before, after = loaded.before[role], loaded.after[role]
+    owned_us = sum(after.owned_us.values()) - sum(before.owned_us.values())
+    assert owned_us == after.report.wall_time.wall_us - before.report.wall_time.wall_us
+    assert owned_us / 1e6 == pytest.approx(after.at_s - before.at_s, rel=LEDGER_ERROR_MAX)
