@@ -13,7 +13,8 @@ from engine.footprint import Footprint
 from engine.grammar_masks import NO_MASKS, GrammarMasks, StepMasks, no_vocabulary
 from engine.kernels import build
 from engine.kernels.binding import KINDS, PHASES, Batch, open_library
-from engine.kernels.loading import load_model, shape_of, unsupported
+from engine.kernels.loading import load_model, shape_of
+from engine.kernels.support import unsupported
 from engine.models.config import ModelConfig
 from engine.native_passes import SAMPLES_MAX, TOKENS_MAX, Draw, Piece, passes_of
 from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
