@@ -14,7 +14,7 @@ from proto import router_pb2
 from rpc.convert import model_to_wire
 from rpc.errors import ServiceError
 from worker.config import WorkerConfig
-from worker.memory_budget import resident_bytes
+from worker.memory_budget import MemoryBudget, resident_bytes
 
 PROBE_TOKENS = 64
 PROBE_DEPTH = 960
@@ -34,6 +34,9 @@ class Hosted:
     dtype: str
     programs_bytes: int
     """Resident before the model was loaded."""
+
+    def memory_budget(self, lane_bytes: int) -> MemoryBudget:
+        return MemoryBudget(self.programs_bytes, self.backend.footprint(), lane_bytes)
 
     def to_wire(self) -> router_pb2.InstanceInfo:
         layout = self.backend.layout

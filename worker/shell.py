@@ -26,7 +26,6 @@ from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
 from worker.config import WorkerConfig
 from worker.instance import Hosted
-from worker.memory_budget import MemoryBudget
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration
 from worker.reports import Load, report_to_wire
@@ -161,9 +160,9 @@ class WorkerShell(ABC, Generic[Plain]):
         ]
         await server.set_serving(True)
         more = await self._open_metrics(server.address)
-        budget = self._memory_budget().shown()
         named = {"id": self.own.worker, "pid": os.getpid(), "address": server.address}
-        self.process.log.info("memory_budget", **named, **budget)
+        budget = self.hosted.memory_budget(LaneConfig().staging_bytes)
+        self.process.log.info("memory_budget", **named, **budget.shown())
         self.process.ready(
             self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model), **more
         )
@@ -173,10 +172,6 @@ class WorkerShell(ABC, Generic[Plain]):
             task.cancel()
         await registration.close()
         await self._leave(server)
-
-    def _memory_budget(self) -> MemoryBudget:
-        hosted = self.hosted
-        return MemoryBudget(hosted.programs_bytes, hosted.backend.footprint(), LaneConfig().staging_bytes)
 
     async def _open_metrics(self, address: str) -> dict[str, int]:
         if self.config.metrics_port is None:
