@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from core.sampling import SamplingParams
+from engine.footprint import Footprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,4 +149,5 @@ class Backend(Protocol):
         """
         ...
 
+    def footprint(self) -> Footprint: ...
     def close(self) -> None: ...
