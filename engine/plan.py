@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from core.sampling import SamplingParams
+from engine.footprint import Footprint
 
 
 class SampleSpec(msgspec.Struct, frozen=True, array_like=True):
@@ -145,4 +146,5 @@ class Backend(Protocol):
         """
         ...
 
+    def footprint(self) -> Footprint: ...
     def close(self) -> None: ...

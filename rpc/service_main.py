@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 import uvloop
 
+from core.parent_death import die_with_parent
 from rpc.errors import ServiceError
 from rpc.logs import Log, LogSettings
 from rpc.one_arena import use_one_arena
-from rpc.parent_death import die_with_parent
 
 LAUNCHED_KEY = "BATON_LAUNCHED"
 """Environment variable of a launcher that reads our stdout: why we cannot serve goes there, for it to say."""

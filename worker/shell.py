@@ -158,6 +158,9 @@ class WorkerShell(ABC, Generic[Plain]):
         ]
         await server.set_serving(True)
         more = await self._open_metrics(server.address)
+        named = {"id": self.own.worker, "pid": os.getpid(), "address": server.address}
+        budget = self.hosted.memory_budget(LaneConfig().staging_bytes)
+        self.process.log.info("memory_budget", **named, **budget.shown())
         self.process.ready(
             self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model), **more
         )
