@@ -29,8 +29,10 @@ check: install
 	@$(VENV)/bin/mypy
 	@$(PYTHON) -m pytest tests/test_tidy.py tests/test_protos.py
 
+# Tests that start whole fleets have the machine to themselves; the others share its cores, a file at a time.
 test: check
-	@$(PYTHON) -m pytest tests $(ARGS)
+	@$(PYTHON) -m pytest tests --ignore tests/e2e --numprocesses auto --dist loadfile --durations 15 $(ARGS)
+	@$(PYTHON) -m pytest tests/e2e --durations 15 $(ARGS)
 
 format: install
 	@$(VENV)/bin/ruff format .

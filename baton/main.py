@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +66,14 @@ def _add_up(verb: argparse.ArgumentParser) -> None:
     add("--gateways", type=_at_least_one, default=1, help="gateway processes on the same ports (%(default)s)")
     add("--routers", type=_at_least_one, default=1, help="routers (%(default)s)")
     add("--colocated", action="store_true", help="no prefill workers: decode workers prefill themselves")
-    add("--cores", type=_role_cores, action="append", default=[], metavar="ROLE=LIST", help="e.g. prefill=0")
+    add(
+        "--cores",
+        type=_role_cores,
+        action="append",
+        default=[],
+        metavar="ROLE=LIST,…",
+        help="e.g. prefill=0,decode=1-3; may be given again",
+    )
     add("--http-port", type=_port, default=8000, help="0 picks a free one (%(default)s)")
     add("--grpc-port", type=_port, default=50051, help="0 picks a free one (%(default)s)")
     add("--kv-blocks", type=_count, default=0, help="KV blocks per worker; 0: by free memory")
@@ -111,7 +119,7 @@ def _up(options: argparse.Namespace) -> int:
         decode=options.decode,
         gateways=options.gateways,
         routers=options.routers,
-        cores=dict(options.cores),
+        cores={role: cores for given in options.cores for role, cores in given.items()},
         kv_blocks=options.kv_blocks,
         block_size=options.block_size,
         tenants=str(Path(options.tenants).absolute()) if options.tenants else "",
@@ -203,11 +211,15 @@ def _cores(text: str) -> tuple[int, ...]:
     return tuple(cores)
 
 
-def _role_cores(text: str) -> tuple[str, tuple[int, ...]]:
-    role, equals, cores = text.partition("=")
-    if role not in ROLES or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} must be ROLE=LIST with a role of {', '.join(ROLES)}")
-    return role, _cores(cores)
+def _role_cores(text: str) -> dict[str, tuple[int, ...]]:
+    """ "prefill=0,decode=1-3": a role's list ends where the next role begins."""
+    found: dict[str, tuple[int, ...]] = {}
+    for part in re.split(r",(?=[^,]*=)", text):
+        role, equals, cores = part.partition("=")
+        if role not in ROLES or not equals:
+            raise argparse.ArgumentTypeError(f"{part!r} must be ROLE=LIST with a role of {', '.join(ROLES)}")
+        found[role] = _cores(cores)
+    return found
 
 
 if __name__ == "__main__":

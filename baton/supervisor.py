@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from baton.restarts import RestartPolicy
+from core.parent_death import PARENT_KEY
 from rpc.clock import now_us
-from rpc.parent_death import PARENT_KEY
 from rpc.service_main import LAUNCHED_KEY
 
 STOP_GRACE_S = 30.0

@@ -1,7 +1,6 @@
 """Runs a whole fleet on one machine until told to stop."""
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ from baton.progress import ProgressLine
 from baton.stop_signals import Reaction, StopSignals
 from baton.supervisor import Child, StartFailed, Supervisor
 from capacity.embedded import EmbeddedServer, EmbeddedServerError, check_store, start_embedded
+from engine.models.config import ModelConfig
 from rpc.clock import now_us
 
 HOST = "127.0.0.1"
@@ -85,7 +85,7 @@ def prepare(options: UpOptions) -> ServedModel:
     except ModelError as error:
         raise UpError(str(error)) from None
     if options.device == "cpu" and options.backend == "model":
-        _build_kernels(options.dtype)
+        _build_kernels(options, shape)
     revision = folder.revision if options.backend == "model" else "timed"
     positions = [shape.max_position_embeddings]
     if options.kv_blocks:
@@ -101,13 +101,16 @@ def prepare(options: UpOptions) -> ServedModel:
     )
 
 
-def _build_kernels(dtype: str) -> None:
-    """Once, here, rather than in every worker at the same time; without them torch serves."""
-    from engine.kernels import build
+def _build_kernels(options: UpOptions, shape: ModelConfig) -> None:
+    """Once, here, rather than in every worker at the same time; where they do not run, that is said here too.
 
-    if build.unavailable(dtype) is None:
-        with contextlib.suppress(OSError):
-            build.ensure_built(say)
+    int8 has no torch to fall back to: its workers refuse it.
+    """
+    from engine.kernels.support import say_torch_runs, why_not
+
+    reason = why_not(shape, options.dtype, options.block_size, say)
+    if reason is not None and options.dtype != "int8":
+        say_torch_runs(reason, say)
 
 
 async def _serve(

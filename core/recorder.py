@@ -1,13 +1,13 @@
 """What happened to a plain object, kept so that its every decision can be repeated.
 
 A recording is a sequence of frames, each `length, crc32, payload`, so that a file cut short by a
-crash is readable up to its last whole record. A payload is msgpack, either the header of an object
+crash is readable up to its last whole record. A payload is a msgpack array that begins with its kind:
 
-    ["object", name, class path, constructor arguments]
+    [OBJECT, object, class path, constructor arguments]
+    [SHAPE, object, number, method, names of the arguments' types]     before the first event of this shape
+    [EVENT, object, number of its shape, arguments, digest of what was returned]
 
-or one event of it
-
-    [name, method, names of the arguments' types, arguments, digest of what was returned]
+Arguments are kept whole; of what was returned only the digest is, for a replay has the rest.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ import msgspec
 
 from core.events import event_methods
 
-HEADER_WORD = "object"
+OBJECT, SHAPE, EVENT = range(3)
 FRAME = struct.Struct("<II")
 DIGEST_BYTES = 8
 FRAME_BYTES_MAX = 1 << 30
@@ -54,11 +54,26 @@ def frames(data: bytes) -> Iterator[bytes]:
         offset = start + length
 
 
+class _Names(dict[type, bytes]):
+    """How a digest names a type; as many entries as there are types of actions."""
+
+    def __missing__(self, kind: type) -> bytes:
+        name = self[kind] = kind.__name__.encode() + b" "
+        return name
+
+
+_names = _Names()
+
+
 def digest(returned: object) -> bytes:
-    """8 bytes of blake2b over msgpack of what an event returned, with the type of every action."""
-    actions = returned if isinstance(returned, list | tuple) else (returned,)
-    named = [type(returned).__name__, [(type(action).__name__, action) for action in actions]]
-    return hashlib.blake2b(_encode(named), digest_size=DIGEST_BYTES).digest()
+    """8 bytes of blake2b over what an event returned: the type of every action, then all in msgpack."""
+    if type(returned) is list and not returned:
+        return _NOTHING
+    actions = returned if isinstance(returned, (list, tuple)) else (returned,)
+    names = b"".join([_names[type(action)] for action in actions])
+    return hashlib.blake2b(
+        _names[type(returned)] + names + _encode(returned), digest_size=DIGEST_BYTES
+    ).digest()
 
 
 def digest_raised(error: BaseException) -> bytes:
@@ -82,9 +97,10 @@ class Recorded:
     def __init__(self, obj: object, name: str, write: Write, config: tuple[object, ...] = ()) -> None:
         state = self.__dict__
         state["_recorded_object"] = obj
-        write(frame(_encode((HEADER_WORD, name, class_path(type(obj)), config))))
+        write(frame(_encode((OBJECT, name, class_path(type(obj)), config))))
+        shapes = _Shapes(name, write)
         for method in event_methods(type(obj)):
-            state[method] = _recording(getattr(obj, method), name, method, write)
+            state[method] = _recording(getattr(obj, method), f"{name}.{method}", method, shapes, write)
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self.__dict__["_recorded_object"], attribute)
@@ -93,28 +109,51 @@ class Recorded:
         setattr(self.__dict__["_recorded_object"], attribute, value)
 
 
-def _recording(call: Callable[..., Any], name: str, method: str, write: Write) -> Callable[..., Any]:
+class _Shapes:
+    """The shapes of one object's events so far: what they have in common is written once."""
+
+    def __init__(self, name: str, write: Write) -> None:
+        self._name = name
+        self._write = write
+        self._count = 0
+
+    def define(self, method: str, types: tuple[type, ...]) -> bytes:
+        """Writes a new shape; how the payloads of its events begin."""
+        number, self._count = self._count, self._count + 1
+        names = [kind.__name__ for kind in types]
+        self._write(frame(_encode((SHAPE, self._name, number, method, names))))
+        return _ARRAY_OF_5 + _encode(EVENT) + _encode(self._name) + _encode(number)
+
+
+def _recording(
+    call: Callable[..., Any], where: str, method: str, shapes: _Shapes, write: Write
+) -> Callable[..., Any]:
     """`call`, with a record written after each run of it."""
     signature = inspect.signature(call)
+    beginnings: dict[tuple[type, ...], bytes] = {}
+    """By the types of the arguments: as many as its annotations allow."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         values = args if not kwargs else _positional(signature, args, kwargs)
         # Encoded before the call: a list handed in may be the object's to change.
-        types = [type(value).__name__ for value in values]
+        types = tuple(map(type, values))
         try:
-            arguments = msgspec.Raw(_encode(values))
+            arguments = _encode(values)
         except TypeError as error:
-            raise TypeError(f"{name}.{method}: an argument cannot be recorded: {error}") from None
+            raise TypeError(f"{where}: an argument cannot be recorded: {error}") from None
+        beginning = beginnings.get(types)
+        if beginning is None:
+            beginning = beginnings[types] = shapes.define(method, types)
         try:
             returned = call(*args, **kwargs)
         except BaseException as error:
-            write(frame(_encode((name, method, types, arguments, digest_raised(error)))))
+            write(frame(beginning + arguments + _BYTES_OF_8 + digest_raised(error)))
             raise
         try:
             answer = digest(returned)
         except TypeError as error:
-            raise TypeError(f"{name}.{method}: what it returned cannot be recorded: {error}") from None
-        write(frame(_encode((name, method, types, arguments, answer))))
+            raise TypeError(f"{where}: what it returned cannot be recorded: {error}") from None
+        write(frame(beginning + arguments + _BYTES_OF_8 + answer))
         return returned
 
     return run
@@ -128,3 +167,6 @@ def _positional(signature: inspect.Signature, args: Any, kwargs: Any) -> tuple[A
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_ARRAY_OF_5, _BYTES_OF_8 = b"\x95", b"\xc4\x08"
+"""How msgpack begins an array of 5 and 8 bytes: an event is put together from parts encoded before."""
+_NOTHING = hashlib.blake2b(b"list " + _encode([]), digest_size=DIGEST_BYTES).digest()

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from core.recorder import FRAME, HEADER_WORD, digest, digest_raised, frames
+from core.recorder import FRAME, OBJECT, SHAPE, digest, digest_raised, frames
 
 Registry = Mapping[str, Callable[..., object]]
 """Class path to what rebuilds the object from its recorded constructor arguments."""
@@ -60,17 +60,24 @@ def replay(data: bytes, registry: Registry, mismatches_max: int = 100) -> Replay
     Raises ReplayError where a class is not in the registry or an argument does not fit its annotation.
     """
     objects: dict[str, object] = {}
+    shapes: dict[tuple[str, int], _Shape] = {}
     mismatches: list[Mismatch] = []
     events, bytes_read = 0, 0
     for record, payload in enumerate(frames(data)):
         bytes_read += len(payload) + FRAME.size
         fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
-        if len(fields) == 4 and msgspec.msgpack.decode(fields[0]) == HEADER_WORD:
-            name = msgspec.msgpack.decode(fields[1], type=str)
+        kind, name = msgspec.msgpack.decode(fields[0], type=int), msgspec.msgpack.decode(fields[1], type=str)
+        if kind == OBJECT:
             objects[name] = _rebuild(msgspec.msgpack.decode(fields[2], type=str), fields[3], registry)
             continue
+        number = msgspec.msgpack.decode(fields[2], type=int)
+        if kind == SHAPE:
+            shapes[name, number] = _shape(objects, record, name, fields)
+            continue
         events += 1
-        mismatch = _repeat(objects, record, fields)
+        if (name, number) not in shapes:
+            raise ReplayError(f"record {record}: an event of {name!r} before its shape")
+        mismatch = _repeat(shapes[name, number], record, fields[3], fields[4])
         if mismatch is not None and len(mismatches) < mismatches_max:
             mismatches.append(mismatch)
     return Replayed(events, tuple(objects), tuple(mismatches), len(data) - bytes_read)
@@ -84,21 +91,32 @@ def _rebuild(path: str, config: msgspec.Raw, registry: Registry) -> object:
     return factory(*positional, **named)
 
 
-def _repeat(objects: dict[str, object], record: int, fields: list[msgspec.Raw]) -> Mismatch | None:
-    name, method, type_names = (
-        msgspec.msgpack.decode(fields[0], type=str),
-        msgspec.msgpack.decode(fields[1], type=str),
-        msgspec.msgpack.decode(fields[2], type=list[str]),
-    )
-    recorded = msgspec.msgpack.decode(fields[4], type=bytes)
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What many events have in common."""
+
+    object_name: str
+    method: str
+    call: Callable[..., object]
+    type_names: list[str]
+
+
+def _shape(objects: dict[str, object], record: int, name: str, fields: list[msgspec.Raw]) -> _Shape:
+    method = msgspec.msgpack.decode(fields[3], type=str)
     if name not in objects:
         raise ReplayError(f"record {record}: an event of {name!r} before its header")
     call = getattr(objects[name], method, None)
     if call is None:
         raise ReplayError(f"record {record}: {name!r} has no method {method!r} any more")
-    positional, named = _arguments(call, f"{name}.{method}", type_names, fields[3])
+    return _Shape(name, method, call, msgspec.msgpack.decode(fields[4], type=list[str]))
+
+
+def _repeat(shape: _Shape, record: int, raw: msgspec.Raw, raw_digest: msgspec.Raw) -> Mismatch | None:
+    name, method = shape.object_name, shape.method
+    recorded = msgspec.msgpack.decode(raw_digest, type=bytes)
+    positional, named = _arguments(shape.call, f"{name}.{method}", shape.type_names, raw)
     try:
-        returned = call(*positional, **named)
+        returned = shape.call(*positional, **named)
         replayed, shown = digest(returned), repr(returned)
     except Exception as error:
         replayed, shown = digest_raised(error), f"raised {error!r}"

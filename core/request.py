@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
+import msgspec
+
 
 class TenantClass(IntEnum):
     """Scheduling classes, most urgent first; each keeps a minimum share."""
@@ -41,8 +43,7 @@ class ModelIdentity:
         return f"{base}+{self.adapter}" if self.adapter else base
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class AttemptKey:
+class AttemptKey(msgspec.Struct, frozen=True, order=True, array_like=True):
     """One try of one request; a retry is a new attempt with a new placement."""
 
     request: str

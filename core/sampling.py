@@ -1,10 +1,9 @@
 """How a token is chosen from logits, as the client asked."""
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The sampling contract of one request; every choice of it shares these.
 
     Order of application (the backend's sampler): logprobs are read from the raw logits; then, in

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+import msgspec
+
 from core.ends import End
 from core.outcomes import FinishReason
 from core.request import AttemptKey, Choice, Leg, Role
@@ -53,8 +55,7 @@ class StartRequest:
         return next((leg for leg in self.legs if leg.role is Role.DECODE), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive tokens of one choice, as a frame carries them."""
 
     key: AttemptKey
@@ -71,7 +72,8 @@ class Run:
         stop = self.first_index + len(self.sampled)
         if not is_same_choice or self.finish is not None or later.first_index != stop:
             return None
-        return replace(later, first_index=self.first_index, sampled=self.sampled + later.sampled)
+        whole = self.sampled + later.sampled
+        return msgspec.structs.replace(later, first_index=self.first_index, sampled=whole)
 
 
 @dataclass(frozen=True, slots=True)

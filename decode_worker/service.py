@@ -7,7 +7,6 @@ from typing import Any
 from core.ends import End
 from core.membership import MemberKind
 from core.outcomes import Outcome
-from core.recorder import recorded
 from core.request import AttemptKey, Role
 from decode_worker.actions import (
     AskPrefill,
@@ -45,12 +44,13 @@ from kv_transfer.types import ChunkHeader, Peer, TransferKey
 from proto import decode_pb2, decode_pb2_grpc, prefill_pb2
 from rpc.convert import end_from_wire, outcome_from_wire
 from rpc.errors import FieldError
+from rpc.recording import recorded_in
 from rpc.server import Service
 from rpc.service_main import Process
 from rpc.streams import InboundStream
 from worker.config import WorkerConfig
 from worker.instance import Hosted, host
-from worker.shell import LANE_RETRY_S, WorkerShell, open_recording
+from worker.shell import LANE_RETRY_S, WorkerShell
 
 GatewayStream = InboundStream[decode_pb2.GatewayMessage, decode_pb2.DecodeMessage]
 
@@ -275,12 +275,9 @@ async def serve(config: WorkerConfig, process: Process, decode: DecodeConfig | N
         hosted.cost,
         hosted.backend.layout.bytes_per_token,
     )
-    worker = build(*arguments)
-    recording = open_recording(config.record, name)
-    if recording is not None:
-        worker = recorded(worker, name, recording.write, arguments)
+    incarnation = hosted.key.incarnation
+    worker, close_recording = recorded_in(config.record, name, incarnation, build(*arguments), arguments)
     try:
         await DecodeShell(config, hosted, worker, process).run()
     finally:
-        if recording is not None:
-            recording.close()
+        close_recording()

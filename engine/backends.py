@@ -1,16 +1,16 @@
 """Which backend runs a model on this machine, and how many KV blocks it gets."""
 
-from functools import cache
 from pathlib import Path
 
 import torch
 
 from engine.grammar_masks import GrammarMasks
 from engine.kernels import build
-from engine.kernels.loading import SOURCE_DTYPES, unsupported
+from engine.kernels.loading import SOURCE_DTYPES
+from engine.kernels.support import say_torch_runs, why_not
 from engine.models.checkpoint import load_config
 from engine.models.config import ModelConfig
-from engine.models.weights import load_weights
+from engine.models.weights import WeightFiles
 from engine.native_backend import NativeBackend
 from engine.plan import Backend, KvLayout
 from engine.torch_backend import TorchBackend, free_bytes, refuse_if_too_large
@@ -45,34 +45,18 @@ def open_backend(
     config = load_config(folder)
     if dtype == "int8" and device != "cpu":
         raise ValueError("dtype: int8 runs on the native CPU kernels only")
-    weights = load_weights(folder, SOURCE_DTYPES.get(dtype, dtype))
+    weights = WeightFiles(folder, SOURCE_DTYPES.get(dtype, dtype))
     masks = masks or GrammarMasks(lambda: open_grammar_vocabulary(folder))
     pool = {"block_size": block_size, "blocks": blocks, "threads": threads, "host_slots": host_slots}
     if device == "cpu":
-        if (reason := _why_not_native(config, dtype, block_size)) is None:
+        if (reason := why_not(config, dtype, block_size)) is None:
             layout = KvLayout(config.layers, config.kv_heads, config.head_dim, dtype, block_size, blocks)
             refuse_if_too_large(layout, torch.device(device), host_slots)
             return NativeBackend(config, weights, dtype=dtype, masks=masks, progress=build.say, **pool)
         if dtype == "int8":
             raise ValueError(f"dtype: int8 runs on the native CPU kernels only: {reason}")
-        _say_once(f"torch runs this model, much slower than the native CPU kernels would: {reason}")
-    return TorchBackend(config, weights, dtype=dtype, device=device, masks=masks, **pool)
-
-
-def _why_not_native(config: ModelConfig, dtype: str, block_size: int) -> str | None:
-    """One line, or None where the kernels are there, or now compiled, and run this model."""
-    reason = build.unavailable(dtype) or unsupported(config, block_size)
-    if reason is None:
-        try:
-            build.ensure_built(build.say)
-        except OSError as error:
-            return str(error)
-    return reason
-
-
-@cache
-def _say_once(line: str) -> None:
-    build.say(line)
+        say_torch_runs(reason)
+    return TorchBackend(config, weights.all(), dtype=dtype, device=device, masks=masks, **pool)
 
 
 def default_blocks(config: ModelConfig, *, dtype: str, device: str, block_size: int) -> int:

@@ -5,37 +5,32 @@ from collections import Counter
 from core.cost_model import StepCost
 from core.outcomes import Outcome
 from core.request import AttemptKey
-from engine.accounts import Accounts
 from engine.answers import Answers
 from engine.assignment import Assignment
 from engine.config import EngineConfig
+from engine.engine_view import EngineView
 from engine.intake import Intake
-from engine.job import BlockCounts, Bound, Computed, Failed, FirstToken, Job, Stage, StepOutcome, Token
+from engine.job import Bound, Computed, Failed, FirstToken, Job, Stage, StepOutcome, Token
 from engine.millisecond_ledger import WallTime
 from engine.plan import StepPlan, StepResult
 from engine.prefix_cache import PrefixChanges
 from engine.scheduler import Scheduler
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
-from engine.step_times import ComputedSoFar, StepTimes
+from engine.step_times import StepTimes
 
 
-class Engine:
+class Engine(EngineView):
     """The jobs of one model's pool: what each may do next, what came of each step."""
 
     def __init__(self, config: EngineConfig, cost: StepCost) -> None:
-        self.config = config
-        self._cost = cost
-        self._intake = Intake(config, cost)
         copy_back_us = 2 * config.swap_block_us
         has_tier = copy_back_us * 1000 < config.block_size * cost.token_ns
-        self._blocks = SequenceBlocks(config, has_tier=has_tier)
-        self._scheduler = Scheduler(config, cost, self._blocks)
-        self._room = self._scheduler.room
-        self._times = StepTimes(
-            cost, self._scheduler.prediction, self._scheduler.speculation, config.swap_block_us
-        )
-        self._assignments: dict[AttemptKey, Assignment] = {}
+        blocks = SequenceBlocks(config, has_tier=has_tier)
+        scheduler = Scheduler(config, cost, blocks)
+        times = StepTimes(cost, scheduler.prediction, scheduler.speculation, config.swap_block_us)
+        super().__init__(config, cost, blocks, scheduler, times)
+        self._intake = Intake(config, cost)
         self._answers = Answers(self._intake, self._room, self._blocks, self._assignments, self._end)
         self._pinned: dict[AttemptKey, list[int]] = {}
         self._next_step = 0
@@ -151,15 +146,6 @@ class Engine:
             for sequence in assignment.sequences:
                 sequence.pinned = False
 
-    def place(self, key: AttemptKey) -> tuple[int, int]:
-        """Where a job that is here stands in every queue of this engine; smaller goes first."""
-        return self._assignments[key].sequences[0].order
-
-    def block_table(self, key: AttemptKey) -> tuple[int, ...]:
-        """The blocks of a job that is one sequence; empty if it has none or is not here."""
-        assignment = self._assignments.get(key)
-        return assignment.sequences[0].block_table if assignment and assignment.sequences else ()
-
     # Steps
 
     def plan(self, now_us: int) -> StepPlan | None:
@@ -217,91 +203,17 @@ class Engine:
         failures_of_jobs = tuple(Failed(key, reason) for key, reason in failed.items())
         return StepOutcome(tuple(tokens), tuple(computed), failures_of_jobs)
 
-    # What others may ask
-
-    @property
-    def running(self) -> int:
-        """Sequences with compute in progress."""
-        return len(self._room.running)
-
-    @property
-    def waiting(self) -> int:
-        """Sequences that could be computed here and have no room yet."""
-        return len(self._scheduler.line)
-
-    @property
-    def preemptions(self) -> int:
-        return self._room.preemptions
-
-    @property
-    def swaps(self) -> int:
-        """Preemptions that kept their KV on the host."""
-        return self._room.swaps
-
-    @property
-    def drafted(self) -> int:
-        """Tokens computed on trial."""
-        return self._scheduler.speculation.drafted
-
-    @property
-    def accepted(self) -> int:
-        """Of those, the ones that came true."""
-        return self._scheduler.speculation.accepted
-
-    @property
-    def host_slots_used(self) -> int:
-        return self._blocks.host_slots_used
-
-    @property
-    def unused_slots(self) -> int:
-        """Fragmentation: token slots in blocks that sequences hold and have not computed."""
-        return sum(
-            len(sequence.blocks) * self.config.block_size - sequence.computed
-            for assignment in self._assignments.values()
-            for sequence in assignment.sequences
-        )
-
-    @property
-    def computed(self) -> ComputedSoFar:
-        return self._times.computed
-
-    @property
-    def accounts(self) -> Accounts:
-        return self._times.accounts
-
-    @property
-    def service_us(self) -> dict[str, int]:
-        """Per tenant, monotonic."""
-        return dict(self.accounts.service_us)
+    # What others take
 
     def wall_time(self, now_us: int) -> WallTime:
         """Who owned the time since the first event; a step that runs is not in it yet."""
         self._pass_time(now_us)
         return self._times.ledger.wall_time()
 
-    def __contains__(self, key: AttemptKey) -> bool:
-        return key in self._assignments
-
-    def counts(self) -> BlockCounts:
-        return self._blocks.manager.counts()
-
-    def queued_prefill_us(self) -> int:
-        """Predicted time of all prefill that waits or has begun."""
-        queued = [*self._scheduler.line, *(s for s in self._room.running if s.pending > 1)]
-        return sum(self._cost.prefill_us(len(s.tokens), len(s.tokens) - s.uncomputed) for s in queued)
-
     def take_prefix_changes(self) -> PrefixChanges:
         """What the prefix cache gained and lost since the last call."""
         cache = self._blocks.cache
         return cache.take_changes() if cache is not None else PrefixChanges((), ())
-
-    def prefix_hashes(self) -> tuple[bytes, ...]:
-        """Every HASH_UNIT hash the prefix cache can serve now; for a resync."""
-        return self._blocks.cache.hashes() if self._blocks.cache is not None else ()
-
-    @property
-    def prefix_collisions(self) -> int:
-        return self._blocks.cache.collisions if self._blocks.cache is not None else 0
 
     def check(self) -> None:
         """L1, L2, L3 and L11 for this engine: every reference and pin has an owner that is listed here."""

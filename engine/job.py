@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from core.ends import End
 from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey, Choice, TenantClass
@@ -70,8 +72,7 @@ class FirstToken:
     sampled: Sampled
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, array_like=True):
     """One output token of one choice."""
 
     key: AttemptKey

@@ -4,70 +4,21 @@ import ctypes
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
+import numpy as np
 import torch
 
+from engine.footprint import Footprint
 from engine.grammar_masks import NO_MASKS, GrammarMasks, StepMasks, no_vocabulary
 from engine.kernels import build
 from engine.kernels.binding import KINDS, PHASES, Batch, open_library
-from engine.kernels.loading import load_model, shape_of, unsupported
+from engine.kernels.loading import load_model, shape_of
+from engine.kernels.support import unsupported
 from engine.models.config import ModelConfig
+from engine.native_passes import SAMPLES_MAX, TOKENS_MAX, Draw, Piece, passes_of
 from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
 from engine.sampler import sample
-
-TOKENS_MAX = 512
-SAMPLES_MAX = 64
-"""Of one pass over the weights: a larger step is computed in several, with the same result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Footprint:
-    """Bytes the backend holds, all taken at its start."""
-
-    weights: int
-    kv: int
-    """Both pools: the blocks, and the host slots for what is swapped out."""
-    workspace: int
-    weights_read_per_step: int
-    """Of the weights, what one decode step must read: all but the embedding table."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """What one token of a pass is followed by."""
-
-    index: int
-    row: Row
-    point: int
-    """The token's number in the row."""
-
-    @property
-    def samples(self) -> tuple[SampleSpec, ...]:
-        return self.row.samples_at(self.point)
-
-    def comes_after(self, drawn: Sequence[Sampled]) -> bool:
-        """Whether the row's draws so far are its drafts before this point: else it follows what never was."""
-        count = self.point - self.row.draw_points.start
-        drafts = self.row.draft_tokens
-        return len(drawn) == count and all(drawn[place].token == drafts[place] for place in range(count))
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Tokens first .. last of a row of the plan."""
-
-    index: int
-    row: Row
-    first: int
-    last: int
-
-    @property
-    def draws(self) -> list[_Draw]:
-        points = self.row.draw_points
-        first, last = max(self.first, points.start), min(self.last, points.stop)
-        return [_Draw(self.index, self.row, point) for point in range(first, last)]
 
 
 class NativeBackend:
@@ -106,7 +57,7 @@ class NativeBackend:
         if not self._model:
             raise MemoryError(f"the native backend's pools do not fit (blocks = {blocks})")
         load_model(self._library, self._model, config, weights, dtype)
-        self._block_bytes = self.footprint_kv() // blocks
+        self._block_bytes = self._sizes()[1] // blocks
         # Written once, so that the memory is ours from the start.
         self._host = torch.empty((host_slots, self._block_bytes), dtype=torch.uint8).fill_(0)
         self._logits = torch.zeros((SAMPLES_MAX, config.vocab_size), dtype=torch.float32)
@@ -123,7 +74,7 @@ class NativeBackend:
         for source, destination in plan.copy_blocks:
             self._library.baton_copy_block(self._model, source, destination)
         sampled: list[tuple[Sampled, ...]] = [()] * len(plan.rows)
-        for pieces in _passes(plan.rows):
+        for pieces in passes_of(plan.rows):
             self._run(pieces, sampled, masks)
         elapsed_us = (time.perf_counter_ns() - started_ns) // 1000
         return StepResult(plan.step, tuple(sampled), elapsed_us, tuple(masks().failures.items()))
@@ -133,7 +84,7 @@ class NativeBackend:
         self._check(StepPlan(0, (), (), (row,)))
         parts = []
         for first in range(0, len(row.tokens), SAMPLES_MAX):
-            piece = _Piece(0, row, first, min(len(row.tokens), first + SAMPLES_MAX))
+            piece = Piece(0, row, first, min(len(row.tokens), first + SAMPLES_MAX))
             count = piece.last - first
             self._forward([piece], range(count), [True] * count)
             parts.append(self._logits[:count].clone())
@@ -154,29 +105,18 @@ class NativeBackend:
         if len(view) != expected:
             raise ValueError(f"payload: {len(view)} bytes, tokens {start}..{stop} have {expected}")
         table = self._table(block_table, start, stop)
-        wire = (
-            torch.frombuffer(bytearray(view), dtype=torch.uint8)
-            if expected
-            else torch.zeros(1, dtype=torch.uint8)
-        )
-        self._library.baton_write_kv(self._model, _address(table), start, stop, wire.data_ptr())
+        if expected:
+            wire = np.frombuffer(view, dtype=np.uint8)
+            self._library.baton_write_kv(self._model, _address(table), start, stop, wire.ctypes.data)
 
     def set_threads(self, threads: int) -> None:
         """Between steps; changes no result."""
         self._library.baton_set_threads(self._model, threads)
 
     def footprint(self) -> Footprint:
-        sizes = (ctypes.c_uint64 * 4)()
-        self._library.baton_sizes(self._model, sizes)
-        weights, kv, workspace, read = (int(size) for size in sizes)
+        weights, kv, workspace, read = self._sizes()
         logits = self._logits.numel() * self._logits.element_size()
-        return Footprint(weights, kv + self._host.numel(), workspace + logits, read)
-
-    def footprint_kv(self) -> int:
-        """Bytes of the KV pool on the device's side."""
-        sizes = (ctypes.c_uint64 * 4)()
-        self._library.baton_sizes(self._model, sizes)
-        return int(sizes[1])
+        return Footprint(weights, kv, self._host.numel(), workspace + logits, read)
 
     def take_phases(self) -> dict[str, int]:
         """Processor cycles of each phase of the forward, since last asked."""
@@ -196,6 +136,12 @@ class NativeBackend:
         if getattr(self, "_model", None):
             self.close()
 
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """Bytes of weights, KV pool and workspace; of the weights, those that a decode step reads."""
+        sizes = (ctypes.c_uint64 * 4)()
+        self._library.baton_sizes(self._model, sizes)
+        return sizes[0], sizes[1], sizes[2], sizes[3]
+
     def _swap(self, plan: StepPlan) -> None:
         size, host = self._block_bytes, self._host.data_ptr()
         for block, slot in plan.swap_out:
@@ -204,10 +150,10 @@ class NativeBackend:
             ctypes.memmove(self._library.baton_block(self._model, block), host + slot * size, size)
 
     def _run(
-        self, pieces: Sequence[_Piece], sampled: list[tuple[Sampled, ...]], masks: Callable[[], StepMasks]
+        self, pieces: Sequence[Piece], sampled: list[tuple[Sampled, ...]], masks: Callable[[], StepMasks]
     ) -> None:
         """One pass: computes pieces, and draws where their rows ask for it."""
-        draws: list[_Draw] = []
+        draws: list[Draw] = []
         drawing_tokens: list[int] = []
         tokens = 0
         for piece in pieces:
@@ -220,7 +166,7 @@ class NativeBackend:
         self._draw(draws, greedy, sampled, NO_MASKS if all(greedy) else masks())
 
     def _forward(
-        self, pieces: Sequence[_Piece], sample_tokens: Sequence[int], wants_logits: Sequence[bool]
+        self, pieces: Sequence[Piece], sample_tokens: Sequence[int], wants_logits: Sequence[bool]
     ) -> None:
         """Fills _argmax, and _logits where wanted, for each of sample_tokens (numbers within the pass)."""
         row_first, table_first = array("i", [0]), array("i", [0])
@@ -245,7 +191,7 @@ class NativeBackend:
 
     def _draw(
         self,
-        draws: Sequence[_Draw],
+        draws: Sequence[Draw],
         greedy: Sequence[bool],
         sampled: list[tuple[Sampled, ...]],
         found: StepMasks,
@@ -257,7 +203,7 @@ class NativeBackend:
         specs: list[SampleSpec] = []
         rows: list[int] = []
         masks: list[bytes | None] = []
-        waiting: list[_Draw] = []
+        waiting: list[Draw] = []
         for position, (draw, is_greedy) in enumerate(zip(draws, greedy, strict=True)):
             if draw.row.drafts and not draw.comes_after(sampled[draw.index]):
                 continue
@@ -310,27 +256,6 @@ class NativeBackend:
         if any(not 0 <= block < self.layout.blocks for block in block_table):
             raise ValueError(f"block_table: names a block outside 0..{self.layout.blocks - 1}")
         return array("i", block_table or (0,))
-
-
-def _passes(rows: Sequence[Row]) -> list[list[_Piece]]:
-    """Rows cut into passes of at most TOKENS_MAX tokens, SAMPLES_MAX of them drawing, in order."""
-    passes: list[list[_Piece]] = []
-    pieces: list[_Piece] = []
-    tokens = samples = 0
-    for index, row in enumerate(rows):
-        first = 0
-        while first < len(row.tokens):
-            if tokens == TOKENS_MAX or samples == SAMPLES_MAX:
-                passes.append(pieces)
-                pieces, tokens, samples = [], 0, 0
-            last = min(len(row.tokens), first + TOKENS_MAX - tokens)
-            if row.samples:
-                last = min(last, max(first, row.draw_points.start) + SAMPLES_MAX - samples)
-            pieces.append(_Piece(index, row, first, last))
-            tokens += last - first
-            samples += len(pieces[-1].draws)
-            first = last
-    return [*passes, pieces] if pieces else passes
 
 
 def _is_greedy(spec: SampleSpec) -> bool:

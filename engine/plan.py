@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from core.sampling import SamplingParams
+from engine.footprint import Footprint
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSpec:
+class SampleSpec(msgspec.Struct, frozen=True, array_like=True):
     """One token to draw from the logits of a row's last position; where a row has drafts, see Row.drafts."""
 
     choice: int
@@ -26,8 +28,7 @@ class SampleSpec:
     """What the output must follow (text/grammar.py); empty: anything. The same for all of a row's samples."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, array_like=True):
     """One sequence's share of a step: a decode (one token) or a prefill chunk (many)."""
 
     sequence: int
@@ -57,8 +58,7 @@ class Row:
         return self.tokens[len(self.tokens) - self.drafts :]
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True, array_like=True):
     """One step, in execution order: swap out, swap in, zero, copy, compute, sample.
 
     A plan may have no rows: it then only moves blocks.
@@ -80,8 +80,7 @@ class StepPlan:
         return sum(len(row.tokens) for row in self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(msgspec.Struct, frozen=True, array_like=True):
     """One drawn token."""
 
     choice: int
@@ -92,8 +91,7 @@ class Sampled:
     """(token, logprob), likeliest first; as many as params.logprobs asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True, array_like=True):
     """What a step drew: for each row of the plan, in order, one Sampled per SampleSpec.
 
     For a row with drafts the draws may end with the first that is not its draft: those after it would
@@ -148,4 +146,5 @@ class Backend(Protocol):
         """
         ...
 
+    def footprint(self) -> Footprint: ...
     def close(self) -> None: ...

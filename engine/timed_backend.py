@@ -18,6 +18,7 @@ from engine.fake_kv import (
     value_of,
     values_of,
 )
+from engine.footprint import Footprint
 from engine.plan import KvLayout, Row, Sampled, SampleSpec, StepPlan, StepResult
 
 Indices = npt.NDArray[np.int64]
@@ -85,6 +86,9 @@ class TimedBackend:
         keys, values = np.frombuffer(payload, dtype="<u8").reshape(2, stop - start)
         slots = self._slots(block_table, start, stop)
         self._keys[slots], self._values[slots] = keys, values
+
+    def footprint(self) -> Footprint:
+        return Footprint(weights=0, kv=2 * self._keys.nbytes, host=0, workspace=0, weights_read_per_step=0)
 
     def close(self) -> None:
         """Nothing is held outside this object."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from engine.footprint import Footprint
 from engine.grammar_masks import GrammarMasks, StepMasks, no_vocabulary
 from engine.models.config import ModelConfig
 from engine.models.llama import Llama, Pass
@@ -56,6 +57,7 @@ class TorchBackend:
         self._workers = Workers(threads if is_cpu else 1)
         with one_thread_inside():
             placed = {name: tensor.to(self._device, DTYPES[dtype]) for name, tensor in weights.items()}
+            self._weights_bytes = sum(map(_bytes, placed.values()))
             refuse_if_too_large(self.layout, self._device, host_slots if is_cpu else 0)
             self._pool = _allocate(self.layout, self._device)
             self._host = _allocate_host(self.layout, host_slots, self._device)
@@ -103,6 +105,11 @@ class TorchBackend:
         with one_thread_inside():
             slots = self._slots(block_table, start, stop).to(self._device)
             self._pool.index_copy_(3, slots, tokens.transpose(2, 3).to(self._device))
+
+    def footprint(self) -> Footprint:
+        """The workspace is no pool of its own here, but what was seen to be free beside the others."""
+        pools = _bytes(self._pool), _bytes(self._host)
+        return Footprint(self._weights_bytes, *pools, MEMORY_RESERVE_BYTES, self._weights_bytes)
 
     def close(self) -> None:
         """End the threads and let go of the pool; the backend cannot be used afterwards."""
@@ -198,6 +205,10 @@ def _cut(rows: Sequence[Row]) -> Iterator[list[_Piece]]:
                 pieces, room = [], PASS_TOKENS_MAX
     if pieces:
         yield pieces
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _allocate(layout: KvLayout, device: torch.device) -> torch.Tensor:

@@ -7,7 +7,6 @@ from typing import Any
 from core.ends import End
 from core.membership import MemberKind
 from core.outcomes import Outcome
-from core.recorder import recorded
 from core.request import Role
 from kv_transfer.lane import LaneError
 from kv_transfer.layout import checksum
@@ -27,12 +26,13 @@ from prefill_worker.wire import (
 )
 from proto import prefill_pb2, prefill_pb2_grpc
 from rpc.errors import FieldError
+from rpc.recording import recorded_in
 from rpc.server import Service
 from rpc.service_main import Process
 from rpc.streams import InboundStream
 from worker.config import WorkerConfig
 from worker.instance import Hosted, host
-from worker.shell import WorkerShell, open_recording
+from worker.shell import WorkerShell
 
 HomeStream = InboundStream[prefill_pb2.HomeMessage, prefill_pb2.PrefillMessage]
 
@@ -232,12 +232,9 @@ async def serve(config: WorkerConfig, process: Process, prefill: PrefillConfig |
         hosted.cost,
         hosted.backend.layout.bytes_per_token,
     )
-    worker = build(*arguments)
-    recording = open_recording(config.record, name)
-    if recording is not None:
-        worker = recorded(worker, name, recording.write, arguments)
+    incarnation = hosted.key.incarnation
+    worker, close_recording = recorded_in(config.record, name, incarnation, build(*arguments), arguments)
     try:
         await PrefillShell(config, hosted, worker, process).run()
     finally:
-        if recording is not None:
-            recording.close()
+        close_recording()

@@ -6,15 +6,12 @@ import random
 import traceback
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from capacity.quantities import Ask, GiveBack, LeaseConfig, Lost
 from capacity.store import CapacityStore
 from core.addresses import advertised
 from core.membership import Member, MemberKind
-from core.recorder import recorded
-from core.recording_file import RecordingFile
 from proto import router_pb2, router_pb2_grpc
 from router.actions import Place, Refuse, Resync
 from router.config import RouterConfig
@@ -25,6 +22,7 @@ from router.wire import answer_to_wire
 from rpc.clock import now_us, wall_us
 from rpc.convert import model_to_wire
 from rpc.metrics import SECONDS_BUCKETS, CountingInterceptor, RpcMetrics, process_registry, serve_metrics
+from rpc.recording import recorded_in
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
 
@@ -233,21 +231,10 @@ async def serve(config: RouterConfig, process: Process) -> None:
     incarnation = uuid.uuid4().hex[:16]
     # Larger than any number an earlier process of this id gave out, at up to one a microsecond.
     arguments = (config.id, config.policy, wall_us(), random.Random(incarnation).getrandbits(32))
-    router = Router(*arguments)
-    recording = _open_recording(config)
-    if recording is not None:
-        router = recorded(router, config.id, recording.write, arguments)
+    router, close_recording = recorded_in(
+        config.record, config.id, incarnation, Router(*arguments), arguments
+    )
     try:
         await RouterService(config, router, incarnation, process).run()
     finally:
-        if recording is not None:
-            recording.close()
-
-
-def _open_recording(config: RouterConfig) -> RecordingFile | None:
-    """One file per process start, so that a restart never cuts what went before."""
-    if not config.record:
-        return None
-    folder = Path(config.record)
-    folder.mkdir(parents=True, exist_ok=True)
-    return RecordingFile(folder / f"{config.id}.{os.getpid()}.recording")
+        close_recording()

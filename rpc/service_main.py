@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 import uvloop
 
+from core.parent_death import die_with_parent
 from rpc.errors import ServiceError
 from rpc.logs import Log, LogSettings
-from rpc.parent_death import die_with_parent
+from rpc.one_arena import use_one_arena
 
 LAUNCHED_KEY = "BATON_LAUNCHED"
 """Environment variable of a launcher that reads our stdout: why we cannot serve goes there, for it to say."""
@@ -48,6 +49,7 @@ def run_service(main: Main, *, logs: LogSettings | None = None, with_parent: boo
     """
     if with_parent:
         die_with_parent()
+    use_one_arena()
     log = Log(logs or LogSettings())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from core.cost_model import StepCost, attended
 from engine.plan import StepPlan, StepResult
@@ -41,7 +43,7 @@ class EngineThread:
         duration_us = self._cost.step_us(plan.tokens, context) * self.slowness
 
         def run() -> None:
-            done(replace(self._backend.execute(plan), elapsed_us=duration_us))
+            done(msgspec.structs.replace(self._backend.execute(plan), elapsed_us=duration_us))
 
         self._put(Work(duration_us, run))
 

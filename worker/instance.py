@@ -14,6 +14,7 @@ from proto import router_pb2
 from rpc.convert import model_to_wire
 from rpc.errors import ServiceError
 from worker.config import WorkerConfig
+from worker.memory_budget import MemoryBudget, resident_bytes
 
 PROBE_TOKENS = 64
 PROBE_DEPTH = 960
@@ -31,6 +32,11 @@ class Hosted:
     folder: Path | None
     """None for a timed backend without a model."""
     dtype: str
+    programs_bytes: int
+    """Resident before the model was loaded."""
+
+    def memory_budget(self, lane_bytes: int) -> MemoryBudget:
+        return MemoryBudget(self.programs_bytes, self.backend.footprint(), lane_bytes)
 
     def to_wire(self) -> router_pb2.InstanceInfo:
         layout = self.backend.layout
@@ -71,6 +77,8 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
         shape = load_config(model.path)
         masks = GrammarMasks(lambda: open_grammar_vocabulary(model.path))
         vocabulary = masks.warm()
+        wait([vocabulary])  # it may be unusable: then each grammar fails, and says why
+        programs_bytes = resident_bytes()
         size = config.block_size
         blocks = config.kv_blocks or default_blocks(
             shape, dtype=config.dtype, device=config.device, block_size=size
@@ -89,21 +97,23 @@ def _model(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
         raise ServiceError(str(error)) from None
     identity = ModelIdentity(config.served_name or model.name, model.revision)
     engine = _engine(config, blocks, shape.max_position_embeddings, grammars=True)
-    wait([vocabulary])  # it may be unusable: then each grammar fails, and says why
     cost = _measure(backend, engine)
     engine = _with_swap_time(backend, engine)
-    return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, model.path, config.dtype)
+    key = InstanceKey(worker, incarnation, identity)
+    return Hosted(key, backend, engine, cost, model.path, config.dtype, programs_bytes)
 
 
 def _timed(config: WorkerConfig, worker: str, incarnation: str) -> Hosted:
     from engine.timed_backend import TimedBackend, digest_layout
 
+    programs_bytes = resident_bytes()
     cost = StepCost(config.timed_step_us * 1_000, config.timed_token_us * 1_000, 0)
     # Its tokens stand for no text that a grammar could speak of.
     engine = _engine(config, config.kv_blocks or 4_096, 8_192, grammars=False)
     backend = TimedBackend(cost, digest_layout(engine.block_size, engine.blocks))
     identity = ModelIdentity(config.served_name or config.model, "timed")
-    return Hosted(InstanceKey(worker, incarnation, identity), backend, engine, cost, None, "digest")
+    key = InstanceKey(worker, incarnation, identity)
+    return Hosted(key, backend, engine, cost, None, "digest", programs_bytes)
 
 
 def _engine(config: WorkerConfig, blocks: int, max_positions: int, *, grammars: bool) -> EngineConfig:

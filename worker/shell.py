@@ -6,12 +6,10 @@ import random
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from core.addresses import advertised, host_of
 from core.membership import Member, MemberKind
-from core.recording_file import RecordingFile
 from core.request import Role
 from engine.engine import Engine
 from kv_transfer.gloo_lane import LaneConfig
@@ -164,6 +162,9 @@ class WorkerShell(ABC, Generic[Plain]):
         ]
         await server.set_serving(True)
         more = await self._open_metrics(server.address)
+        named = {"id": self.own.worker, "pid": os.getpid(), "address": server.address}
+        budget = self.hosted.memory_budget(LaneConfig().staging_bytes)
+        self.process.log.info("memory_budget", **named, **budget.shown())
         self.process.ready(
             self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model), **more
         )
@@ -321,12 +322,3 @@ class _State(worker_pb2_grpc.WorkerServicer):
     async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
         self._shell.process.drain()
         return worker_pb2.DrainResponse()
-
-
-def open_recording(folder: str, name: str) -> RecordingFile | None:
-    """One file per process start, so that a restart never cuts what went before."""
-    if not folder:
-        return None
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    return RecordingFile(path / f"{name}.{os.getpid()}.recording")

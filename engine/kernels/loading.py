@@ -1,4 +1,4 @@
-"""Which models the kernels can run, and how a checkpoint's weights become theirs."""
+"""How a checkpoint's shape and weights become the kernels'."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -9,23 +9,9 @@ from engine.kernels.binding import Shape, Slot
 from engine.models.config import ModelConfig
 from engine.models.rotary import inverse_frequencies
 
-HEAD_DIM_MAX = 256
 SOURCE_DTYPES = {"float32": "float32", "bfloat16": "bfloat16", "int8": "bfloat16"}
 """What weights of each dtype are made of; int8 is made as they are packed."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def unsupported(config: ModelConfig, block_size: int) -> str | None:
-    """Which number of this model or paging the kernels cannot run, in one line; None where they can."""
-    for name, value in (
-        ("hidden_size", config.hidden_size),
-        ("intermediate_size", config.intermediate_size),
-        ("head_dim", config.head_dim),
-        ("block_size", block_size),
-    ):
-        if value < 16 or value % 16:
-            return f"{name}: {value} is not a multiple of 16"
-    return None if config.head_dim <= HEAD_DIM_MAX else f"head_dim: {config.head_dim} is above {HEAD_DIM_MAX}"
 
 
 def shape_of(config: ModelConfig, block_size: int, blocks: int, tokens_max: int, samples_max: int) -> Shape:

@@ -8,7 +8,6 @@
 // has few tokens; else it is a divided phase of its own. The last layer goes on, once its KV is written,
 // with the rows that sample only.
 #pragma once
-#include <limits>
 #include <memory>
 
 #include "rows.hpp"
@@ -56,7 +55,7 @@ class ModelOf : public Model {
       if (batch.samples > 0) sample(batch, walk);
       close_tiles();
     });
-    reduce_argmax(batch);
+    for (int s = 0; s < batch.samples; ++s) batch.argmax[s] = space_.greedy.reduce(s, threads.count());
   }
 
   void zero(int block) override { pool_.zero(block); }
@@ -106,9 +105,7 @@ class ModelOf : public Model {
     attention_.plan(rows_, threads.count(), space_.partials);
     last_attention_.plan(endings_, threads.count(), space_.last_partials);
     for (int i = 0; i < shape_.layers * kWorksPerLayer + kWorksBesideLayers; ++i) works_[i].reset();
-    const size_t lanes = size_t(threads.count()) * shape_.samples_max * kLanes;
-    std::fill_n(space_.best_value, lanes, -std::numeric_limits<float>::infinity());
-    std::fill_n(space_.best_token, lanes, 0);
+    space_.greedy.reset(threads.count());
   }
 
   // Divides a phase; the first thread's time is the phase's.
@@ -252,11 +249,8 @@ class ModelOf : public Model {
     }
   }
 
-  // The head; each thread keeps the best of what it drew, per sample and lane.
+  // The head: logits where they are wanted, the greedy token always.
   void sample(const Batch& batch, Walk& walk) {
-    float* best = space_.best_value + size_t(walk.thread) * shape_.samples_max * kLanes;
-    int32_t* best_token = space_.best_token + size_t(walk.thread) * shape_.samples_max * kLanes;
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     linear(
         walk, kPhaseHead, weights_.head, space_.normed, space_.normed_stride, batch.samples,
         [&](int s, int panel, const float* sums) {
@@ -266,31 +260,10 @@ class ModelOf : public Model {
             const __m512 value = _mm512_load_ps(sums + i);
             if (batch.wants_logits[s] && real)
               _mm512_mask_storeu_ps(batch.logits + size_t(s) * shape_.vocab + token, real, value);
-            const __m512 old = _mm512_loadu_ps(best + s * kLanes);
-            const __mmask16 better = _mm512_mask_cmp_ps_mask(real, value, old, _CMP_GT_OQ);
-            _mm512_mask_storeu_ps(best + s * kLanes, better, value);
-            _mm512_mask_storeu_epi32(best_token + s * kLanes, better,
-                                     _mm512_add_epi32(lane, _mm512_set1_epi32(token)));
+            space_.greedy.see(walk.thread, s, token, real, value);
           }
         },
         kPhaseHead, 0, [](Range) {});
-  }
-
-  // The greedy token: the largest logit, of equals the lowest id.
-  void reduce_argmax(const Batch& batch) {
-    for (int s = 0; s < batch.samples; ++s) {
-      float value = -std::numeric_limits<float>::infinity();
-      int token = 0;
-      for (int thread = 0; thread < threads.count(); ++thread) {
-        const size_t at = (size_t(thread) * shape_.samples_max + s) * kLanes;
-        for (int i = 0; i < kLanes; ++i) {
-          const bool better = space_.best_value[at + i] > value ||
-                              (space_.best_value[at + i] == value && space_.best_token[at + i] < token);
-          if (better) value = space_.best_value[at + i], token = space_.best_token[at + i];
-        }
-      }
-      batch.argmax[s] = token;
-    }
   }
 
   Shape shape_;

@@ -1,6 +1,7 @@
 // What a step computes in: buffers carved once, of the size of the largest step.
 #pragma once
 #include "attention.hpp"
+#include "greedy.hpp"
 #include "interface.hpp"
 #include "linear.hpp"
 
@@ -32,8 +33,7 @@ struct Workspace {
   Element* gated = nullptr;                             // [rows][gated_stride]
   float *cosines = nullptr, *sines = nullptr;           // [rows][head_dim / 2]
   int32_t* row_of = nullptr;                            // [tokens]: which row of the batch
-  float* best_value = nullptr;                          // [threads][samples][16]: per lane
-  int32_t* best_token = nullptr;                        // the same
+  Greedy greedy;
   float *partials = nullptr, *last_partials = nullptr;  // of Attention
 
  private:
@@ -52,8 +52,7 @@ struct Workspace {
     cosines = arena.carve<float>(tokens * shape.head_dim / 2);
     sines = arena.carve<float>(tokens * shape.head_dim / 2);
     row_of = arena.carve<int32_t>(tokens);
-    best_value = arena.carve<float>(samples * kThreadsMax * kLanes);
-    best_token = arena.carve<int32_t>(samples * kThreadsMax * kLanes);
+    greedy.carve(arena, shape.samples_max, kThreadsMax);
     partials = arena.carve<float>(Attention<Type>::partial_floats(shape.head_dim));
     last_partials = arena.carve<float>(Attention<Type>::partial_floats(shape.head_dim));
   }

@@ -1,5 +1,7 @@
 """Which file a weight is read from, and in which number format it arrives."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +17,57 @@ ALIGNMENT_BYTES = 64
 """Matrix libraries may sum in another order from a less aligned address; every process must sum alike."""
 
 
-def load_weights(folder: Path, dtype: str) -> dict[str, torch.Tensor]:
-    """Every weight of the model in folder, on the CPU, by its Hugging Face name.
+class WeightFiles(Mapping[str, torch.Tensor]):
+    """Every weight of the model in a folder, on the CPU, by its Hugging Face name, read when asked for.
 
-    dtype is "float32" or "bfloat16". A file that already holds that dtype is mapped, not read, so
-    processes on one host share its pages. Raises ModelError for a missing, damaged or misshapen
-    file or tensor, named.
+    Its file is mapped only for as long as the caller keeps the weight: whoever packs a model weight by
+    weight never has it in memory twice.
     """
-    if dtype not in DTYPES:
-        raise ModelError(f"dtype {dtype} is not supported ({', '.join(DTYPES)} are)")
-    shapes = expected_tensors(load_config(folder))
-    weights: dict[str, torch.Tensor] = {}
-    for file in weight_files(folder, dtype):
-        _read_file(file, shapes, DTYPES[dtype], weights)
-    if missing := [name for name in shapes if name not in weights]:
-        raise ModelError(f"{folder}: tensor {missing[0]} is missing ({len(missing)} of {len(shapes)} are)")
-    return weights
+
+    def __init__(self, folder: Path, dtype: str) -> None:
+        """dtype is "float32" or "bfloat16". Raises ModelError for what is missing or cannot be read, named;
+        reading does for what is misshapen.
+        """
+        if dtype not in DTYPES:
+            raise ModelError(f"dtype {dtype} is not supported ({', '.join(DTYPES)} are)")
+        self._dtype = DTYPES[dtype]
+        self._shapes = expected_tensors(load_config(folder))
+        self._files: dict[str, Path] = {}
+        for file in weight_files(folder, dtype):
+            with _opened(file) as opened:
+                self._files |= {name: file for name in opened.keys() if name in self._shapes}  # noqa: SIM118
+        if missing := [name for name in self._shapes if name not in self._files]:
+            count = f"{len(missing)} of {len(self._shapes)} are"
+            raise ModelError(f"{folder}: tensor {missing[0]} is missing ({count})")
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        with _opened(self._files[name]) as opened:
+            return self._read(opened, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def all(self) -> dict[str, torch.Tensor]:
+        """To be kept: each file is mapped once."""
+        weights: dict[str, torch.Tensor] = {}
+        for file in dict.fromkeys(self._files.values()):
+            with _opened(file) as opened:
+                weights |= {name: self._read(opened, name) for name, of in self._files.items() if of == file}
+        return weights
+
+    def _read(self, opened: Any, name: str) -> torch.Tensor:
+        return _checked(opened, name, self._shapes[name], self._dtype, self._files[name])
+
+
+def load_weights(folder: Path, dtype: str) -> dict[str, torch.Tensor]:
+    """All of WeightFiles at once.
+
+    A file that already holds that dtype is mapped, not read, so processes on one host share its pages.
+    """
+    return WeightFiles(folder, dtype).all()
 
 
 def weight_files(folder: Path, dtype: str) -> list[Path]:
@@ -47,14 +84,11 @@ def weight_files(folder: Path, dtype: str) -> list[Path]:
     return [folder / shard for shard in sorted(dict.fromkeys(shards.values()))]
 
 
-def _read_file(
-    file: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype, weights: dict[str, torch.Tensor]
-) -> None:
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
     try:
         with safe_open(str(file), framework="pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (not a dict)
-                if name in shapes:
-                    weights[name] = _checked(opened, name, shapes[name], dtype, file)
+            yield opened
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read ({str(error).splitlines()[0]})") from error
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from core.ends import End
 from core.outcomes import FinishReason, Outcome
 from core.request import AttemptKey, Choice, Leg, ModelIdentity
@@ -103,8 +105,7 @@ class CancelAttempt:
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True, array_like=True):
     """New tokens of a choice for the client: no gap, no duplicate, in order."""
 
     request: str

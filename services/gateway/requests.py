@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import msgspec
+
 from core.ends import End
 from core.outcomes import FinishReason
 from core.request import Leg, ModelIdentity, TenantClass
@@ -67,8 +69,7 @@ class Logprobs:
     """(token, logprob), likeliest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive tokens of one choice, as a decode worker sent them."""
 
     request: str

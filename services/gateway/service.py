@@ -19,6 +19,7 @@ from rpc.channels import Channels
 from rpc.clock import wall_us
 from rpc.errors import ServiceError
 from rpc.metrics import CountingInterceptor, RpcMetrics, process_registry
+from rpc.recording import recorded_in
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
 from rpc.settings import ConnectionSettings
@@ -27,6 +28,7 @@ from services.gateway.config import GatewayConfig
 from services.gateway.discovery import Discovery
 from services.gateway.driver import Driver
 from services.gateway.fleet import Fleet
+from services.gateway.gateway import Gateway
 from services.gateway.grpc_api import InferenceApi
 from services.gateway.http_api import HttpApi
 from services.gateway.http_server import HttpServer, listen
@@ -34,7 +36,6 @@ from services.gateway.intake import Intake
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.models import Models, ServedModel
 from services.gateway.peer_api import PeerApi
-from services.gateway.recording import recorded_gateway
 from services.gateway.request_names import RequestNames
 from services.gateway.tenants import Tenants, TenantsError
 from text.conversation import TemplateError
@@ -72,7 +73,9 @@ class GatewayService:
         seeds = random.Random(secrets.randbits(128))
         registry = process_registry()
         self._rpc_metrics = RpcMetrics(registry)
-        self.gateway, self._close_recording = recorded_gateway(config, self._incarnation)
+        self.gateway, self._close_recording = recorded_in(
+            config.record, config.id, self._incarnation, Gateway(config.policy), (config.policy,)
+        )
         self._channels, self._questions = Channels(), Channels()
         self.membership = Membership()
         self.driver = Driver(

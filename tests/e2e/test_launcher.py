@@ -48,6 +48,7 @@ def one_line(result: "subprocess.CompletedProcess[str]", *says: str) -> None:
         (("up", "--dtype", "int3"), "invalid choice"),
         (("up", "--cores", "prefill=9999"), "no core 9999"),
         (("up", "--cores", "cook=0"), "ROLE=LIST"),
+        (("up", "--cores", "prefill=0,cook=0"), "'cook=0'"),
         (("up", "--http-port", "web"), "'web' is not a whole number"),
         (("fly",), "invalid choice"),
     ],
@@ -196,6 +197,6 @@ def test_ready_means_that_everyone_is_seen() -> None:
 
 
 def test_cores_are_kept() -> None:
-    with running(*TIMED, "--cores", "prefill=0", "--cores", "decode=1") as fleet:
+    with running(*TIMED, "--cores", "prefill=0,decode=1") as fleet:
         for role, core in (("prefill", 0), ("decode", 1)):
             assert os.sched_getaffinity(fleet.workers(role)[0]["pid"]) == {core}

@@ -1,9 +1,9 @@
 """L10 under speculation: with drafts, without them, preempted or not, the answer is one."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.cost_model import StepCost, attended
@@ -90,7 +90,7 @@ def _job(number: int) -> Job:
 def _as_predicted(plan: StepPlan, result: StepResult) -> StepResult:
     """What drafts pay then depends on no clock."""
     context = sum(attended(row.start, row.start + len(row.tokens)) for row in plan.rows)
-    return replace(result, elapsed_us=COST.step_us(plan.tokens, context))
+    return msgspec.structs.replace(result, elapsed_us=COST.step_us(plan.tokens, context))
 
 
 def _run(open_it: Open, **changes: Any) -> tuple[dict[tuple[str, int], list[Token]], Engine]:

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import random
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
-from capacity.embedded import find_binary
+from capacity.embedded import start_embedded
 from capacity.quantities import Lost
 from capacity.store import CapacityStore
 from core.membership import MemberKind
@@ -221,21 +220,14 @@ async def test_health_and_drain() -> None:
 
 @asynccontextmanager
 async def running_store(folder: Path) -> AsyncIterator[tuple[str, CapacityStore]]:
-    """A store's URL and a connection to it. Without preexec_fn: gRPC does not survive a fork."""
-    socket = folder / "socket"
-    options = ("--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder))
-    with subprocess.Popen([str(find_binary()), *options], stdout=subprocess.DEVNULL) as process:
-        url = f"unix://{socket}"
-        store = CapacityStore(url, "test", random=random.Random(1))
-        try:
-            deadline = asyncio.get_running_loop().time() + WAIT_S
-            while isinstance(await store.members(), Lost):
-                assert asyncio.get_running_loop().time() < deadline, "the store does not answer"
-                await asyncio.sleep(0.01)
-            yield url, store
-        finally:
-            await store.close()
-            process.kill()
+    """A store's URL and a connection to it."""
+    server = start_embedded(folder=folder)
+    store = CapacityStore(server.url, "test", random=random.Random(1))
+    try:
+        yield server.url, store
+    finally:
+        await store.close()
+        server.stop()
 
 
 async def test_limits_are_shared_and_membership_announced_through_the_store(tmp_path: Path) -> None:

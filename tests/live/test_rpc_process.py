@@ -34,7 +34,7 @@ sys.exit(run_service(main))
 
 LAUNCHER = """
 import subprocess, sys, time
-from rpc.parent_death import child_environment
+from core.parent_death import child_environment
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1], "drain"], env=child_environment())
 print(child.pid, flush=True)
 time.sleep(600)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from decode_worker.decode_worker import DecodeWorker
@@ -125,7 +126,9 @@ def test_a_message_applied_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
     take = Gateway._take_run
 
     def trusting(self: Gateway, live: Any, run: Any, now_us: int) -> Any:
-        return take(self, live, replace(run, first_index=len(live.choices[run.choice].output)), now_us)
+        return take(
+            self, live, msgspec.structs.replace(run, first_index=len(live.choices[run.choice].output)), now_us
+        )
 
     monkeypatch.setattr(Gateway, "_take_run", trusting)
     fleet = fleet_with(None, "decode")

@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from baton.fleet_plan import UpOptions
+from baton.up import prepare
 from engine import backends
-from engine.kernels import build
+from engine.kernels import build, support
 from engine.kernels.build import BASE_FEATURES, BFLOAT16_FEATURE, Processor
 
 OLD = Processor("old", ("avx2", "fma"))
 PLAIN = Processor("plain", BASE_FEATURES)
 NEW = Processor("new", (*BASE_FEATURES, BFLOAT16_FEATURE))
+
+
+@pytest.fixture
+def fresh_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has said anything yet."""
+    monkeypatch.setenv(support.SAID_KEY, "")
+    support.say_torch_runs.cache_clear()
 
 
 @pytest.fixture
@@ -80,19 +89,38 @@ def test_a_failed_build_says_the_compilers_word_and_leaves_nothing() -> None:
 
 
 @pytest.mark.skipif(bool(build.this_processor().missing()), reason="no AVX-512 here")
-@pytest.mark.usefixtures("broken_compiler")
+@pytest.mark.usefixtures("fresh_word", "broken_compiler")
 def test_torch_serves_where_the_kernels_do_not_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And says so once, however many models are opened."""
+    """And says so once, however many models are opened; not at all where a launcher has."""
     served: list[str] = []
     monkeypatch.setattr(backends, "load_config", lambda folder: _Config())
-    monkeypatch.setattr(backends, "load_weights", lambda folder, dtype: {})
+    monkeypatch.setattr(backends, "WeightFiles", lambda folder, dtype: _Weights())
     monkeypatch.setattr(backends, "TorchBackend", lambda *given, **named: served.append(named["device"]))
     for _ in range(2):
         backends.open_backend(tmp_path, dtype="float32", device="cpu", block_size=16, blocks=1, threads=1)
     assert served == ["cpu", "cpu"]
     assert capsys.readouterr().err.count("no such luck") == 1
+    support.say_torch_runs.cache_clear()  # a child process's
+    backends.open_backend(tmp_path, dtype="float32", device="cpu", block_size=16, blocks=1, threads=1)
+    assert "no such luck" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("fresh_word")
+@pytest.mark.parametrize(
+    ("processor", "reason"), [(OLD, "this processor lacks avx512f"), (PLAIN, "no C++ compiler")]
+)
+def test_a_launcher_says_it_for_all_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], processor: Processor, reason: str
+) -> None:
+    monkeypatch.setattr(build, "this_processor", lambda: processor)
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    monkeypatch.setattr(build, "library_path", lambda processor: Path("/nowhere"))
+    prepare(UpOptions(dtype="float32", cores={}))
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "torch" in line)
+    assert line.startswith("baton: torch runs this model, much slower") and reason in line
+    assert reason in os.environ[support.SAID_KEY]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -100,7 +128,7 @@ def test_int8_is_refused_where_the_kernels_do_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
 ) -> None:
     monkeypatch.setattr(backends, "load_config", lambda folder: _Config())
-    monkeypatch.setattr(backends, "load_weights", lambda folder, dtype: {})
+    monkeypatch.setattr(backends, "WeightFiles", lambda folder, dtype: _Weights())
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(build, "this_processor", lambda: PLAIN)
     with pytest.raises(ValueError, match="dtype: int8 runs on the native CPU kernels only"):
@@ -119,3 +147,8 @@ def test_the_vector_path_is_exact_where_amx_would_serve() -> None:
 
 class _Config:
     hidden_size = intermediate_size = head_dim = 64
+
+
+class _Weights(dict[str, object]):
+    def all(self) -> dict[str, object]:
+        return dict(self)

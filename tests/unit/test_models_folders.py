@@ -12,7 +12,7 @@ from engine.models.checkpoint import load_config, parse_config
 from engine.models.config import Llama3RopeScaling
 from engine.models.errors import ModelError
 from engine.models.store import resolve
-from engine.models.weights import ALIGNMENT_BYTES, load_weights
+from engine.models.weights import ALIGNMENT_BYTES, WeightFiles, load_weights
 from tests.reference.small_models import small_config, small_weights
 
 LLAMA: dict[str, Any] = {
@@ -125,6 +125,17 @@ def test_shards_are_read_through_their_index(tmp_path: Path) -> None:
     (folder / "model-2-of-2.safetensors").unlink()
     with pytest.raises(ModelError, match=r"model-2-of-2\.safetensors: cannot be read"):
         load_weights(folder, "float32")
+
+
+def test_weights_can_be_read_one_by_one(tmp_path: Path) -> None:
+    """And nobody holds those that were let go of."""
+    weights = small_weights(small_config())
+    files = WeightFiles(_folder(tmp_path / "m"), "float32")
+    assert sorted(files) == sorted(weights) and len(files) == len(weights)
+    assert all(files[name].equal(weights[name]) for name in files)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+    kept = files.all()
+    assert all(kept[name].equal(weights[name]) for name in files)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from core.cost_model import StepCost
@@ -95,7 +96,7 @@ def test_a_wrong_draft_is_left_out_and_computed_over() -> None:
 
 def test_penalties_at_each_position_see_the_drafts_before_it() -> None:
     echo = Echo()
-    penalised = replace(job(1).params, frequency_penalty=0.5)
+    penalised = msgspec.structs.replace(job(1).params, frequency_penalty=0.5)
     assert echo.engine.add(replace(job(1), params=penalised), Stage.FULL, 0) is None
     echo.step()
     (row,) = echo.step().rows

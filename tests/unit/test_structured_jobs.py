@@ -1,7 +1,6 @@
 """What engines and workers do with a grammar: carry it to the sampler, refuse it, or end its job alone."""
 
-from dataclasses import replace
-
+import msgspec
 import pytest
 
 from core.cost_model import StepCost
@@ -34,7 +33,7 @@ def job(name: str, grammar: str, choices: int = 1, **params: object) -> Job:
         key=AttemptKey(name, 0),
         prompt=(1, 2, 3),
         choices=tuple(Choice(index) for index in range(choices)),
-        params=replace(SamplingParams(temperature=0.0, max_tokens=8), **params),  # type: ignore[arg-type]
+        params=msgspec.structs.replace(SamplingParams(temperature=0.0, max_tokens=8), **params),
         seed=1,
         hash_root=b"rootroot",
         tenant="tenant",
@@ -106,7 +105,7 @@ def test_a_failure_of_one_choice_ends_all_of_its_job() -> None:
     plan = planned(found)
     result = backend.execute(plan)
     sampled = ((), *result.sampled[1:])
-    outcome = found.step_done(replace(result, sampled=sampled, failures=((0, "why"),)), 0)
+    outcome = found.step_done(msgspec.structs.replace(result, sampled=sampled, failures=((0, "why"),)), 0)
     found.check()
     assert outcome.failed == (Failed(held.key, "why"),)
     assert held.key not in found and found.counts().held == 0
@@ -174,7 +173,7 @@ def row(grammar: str) -> Row:
 
 def test_masks_are_only_made_where_asked() -> None:
     masks = GrammarMasks(no_vocabulary)
-    assert masks.begin([row(""), replace(row("{}"), samples=())])().failures == {}
+    assert masks.begin([row(""), msgspec.structs.replace(row("{}"), samples=())])().failures == {}
     found = masks.begin([row(""), row("{}")])()
     assert list(found.failures) == [1] and "no vocabulary" in found.failures[1]
     assert found.masks == {}
