@@ -26,7 +26,7 @@ class Machine:
 
     def command(self, *words: str) -> tuple[str, ...]:
         """The same program, there; its process id is the one that is started."""
-        return ("ip", "netns", "exec", self.namespace, *words)
+        return (shutil.which("ip") or "ip", "netns", "exec", self.namespace, *words)
 
     def run(self, question: Callable[[], T]) -> T:
         """Calls it in a thread whose new sockets are there."""

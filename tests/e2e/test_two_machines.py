@@ -15,7 +15,7 @@ from baton.fleet_plan import Planned, UpOptions, plan_fleet
 from baton.supervisor import Child, Supervisor
 from baton.up import prepare
 from capacity.embedded import find_binary
-from core.parent_death import before_exec
+from core.parent_death import tied
 from core.sampling import SamplingParams
 from engine.fake_kv import expected_tokens
 from tests.e2e.grpc_client import until
@@ -35,7 +35,7 @@ DIGEST_BYTES = 16
 async def store(home: Machine, folder: Path) -> AsyncIterator[str]:
     options = f"--bind {home.address} --port {STORE_PORT} --protected-mode no --save".split()
     command = home.command(str(find_binary()), *options, "", "--dir", str(folder))
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=before_exec())
+    process = subprocess.Popen(tied(command), stdout=subprocess.DEVNULL)
     url = f"redis://{home.address}:{STORE_PORT}"
 
     def answers() -> bool:
