@@ -51,6 +51,12 @@ def right(prompt: list[int]) -> list[int]:
     return expected_tokens(tuple(prompt), params, 0, 0, TOKENS)
 
 
+def unended(fleet: LiveFleet, answers: list[Answer]) -> str:
+    """Which answers never ended, and where the fleet has them."""
+    names = [(answer.request_id, len(answer.tokens)) for answer in answers if not answer.ended.is_set()]
+    return f"{names} in {fleet.fleet()}; it said: {fleet.said()}"
+
+
 async def test_all_connections_cut_in_mid_answer(tmp_path: Path) -> None:
     chance = random.Random(31)
     async with fleet_of_proxied_processes(tmp_path) as (fleet, proxies), Conversation(fleet.grpc) as talk:
@@ -65,8 +71,9 @@ async def test_all_connections_cut_in_mid_answer(tmp_path: Path) -> None:
             assert all(proxy.cut() > 0 for proxy in proxies), "each carried connections"
             prompts.append([chance.randrange(3, 30_000) for _ in range(300)])
             answers.append(await asked(talk, f"{turn}.next", prompts[-1]))
-            async with asyncio.timeout(60):
-                await asyncio.gather(*(answer.ended.wait() for answer in answers))
+            waits = [asyncio.ensure_future(answer.ended.wait()) for answer in answers]
+            _, late = await asyncio.wait(waits, timeout=60)
+            assert not late, await asyncio.to_thread(unended, fleet, answers)
             assert [answer.error for answer in answers] == [None] * len(answers)
             assert [answer.tokens for answer in answers] == [right(prompt) for prompt in prompts]
 
