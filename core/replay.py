@@ -9,12 +9,18 @@ from typing import Any
 
 import msgspec
 
-from core.recorder import FRAME, OBJECT, SHAPE, digest, digest_raised, frames
+from core.recorder import EVENT, FRAME, OBJECT, SHAPE, digest, digest_raised, frames
 
 Registry = Mapping[str, Callable[..., object]]
 """Class path to what rebuilds the object from its recorded constructor arguments."""
 
 SHOWN_CHARACTERS_MAX = 2000
+_RECORDS: Mapping[int, Any] = {
+    OBJECT: tuple[int, str, str, msgspec.Raw],
+    SHAPE: tuple[int, str, int, str, list[str]],
+    EVENT: tuple[int, str, int, msgspec.Raw, bytes],
+}
+"""What a record of each kind holds: see core/recorder.py."""
 
 
 class ReplayError(Exception):
@@ -57,7 +63,8 @@ class Replayed:
 def replay(data: bytes, registry: Registry, mismatches_max: int = 100) -> Replayed:
     """Rebuilds every object of a recording and repeats its events.
 
-    Raises ReplayError where a class is not in the registry or an argument does not fit its annotation.
+    Raises ReplayError where a record is of another version, a class is not in the registry or an argument
+    does not fit its annotation.
     """
     objects: dict[str, object] = {}
     shapes: dict[tuple[str, int], _Shape] = {}
@@ -65,22 +72,32 @@ def replay(data: bytes, registry: Registry, mismatches_max: int = 100) -> Replay
     events, bytes_read = 0, 0
     for record, payload in enumerate(frames(data)):
         bytes_read += len(payload) + FRAME.size
-        fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
-        kind, name = msgspec.msgpack.decode(fields[0], type=int), msgspec.msgpack.decode(fields[1], type=str)
+        kind, name, *fields = _fields(record, payload)
         if kind == OBJECT:
-            objects[name] = _rebuild(msgspec.msgpack.decode(fields[2], type=str), fields[3], registry)
+            path, config = fields
+            objects[name] = _rebuild(path, config, registry)
             continue
-        number = msgspec.msgpack.decode(fields[2], type=int)
+        number, *rest = fields
         if kind == SHAPE:
-            shapes[name, number] = _shape(objects, record, name, fields)
+            shapes[name, number] = _shape(objects, record, name, *rest)
             continue
         events += 1
         if (name, number) not in shapes:
             raise ReplayError(f"record {record}: an event of {name!r} before its shape")
-        mismatch = _repeat(shapes[name, number], record, fields[3], fields[4])
+        mismatch = _repeat(shapes[name, number], record, *rest)
         if mismatch is not None and len(mismatches) < mismatches_max:
             mismatches.append(mismatch)
     return Replayed(events, tuple(objects), tuple(mismatches), len(data) - bytes_read)
+
+
+def _fields(record: int, payload: bytes) -> tuple[Any, ...]:
+    """Kind, object and what else a record of this kind holds."""
+    try:
+        kind = msgspec.msgpack.decode(msgspec.msgpack.decode(payload, type=list[msgspec.Raw])[0], type=int)
+        fields: tuple[Any, ...] = msgspec.msgpack.decode(payload, type=_RECORDS[kind])
+    except (msgspec.DecodeError, LookupError) as error:
+        raise ReplayError(f"record {record}: not a record of this version") from error
+    return fields
 
 
 def _rebuild(path: str, config: msgspec.Raw, registry: Registry) -> object:
@@ -88,7 +105,10 @@ def _rebuild(path: str, config: msgspec.Raw, registry: Registry) -> object:
     if factory is None:
         raise ReplayError(f"no factory for {path}; known: {', '.join(sorted(registry)) or 'none'}")
     positional, named = _arguments(factory, path, [], config)
-    return factory(*positional, **named)
+    try:
+        return factory(*positional, **named)
+    except (TypeError, ValueError) as error:
+        raise ReplayError(f"{path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +121,17 @@ class _Shape:
     type_names: list[str]
 
 
-def _shape(objects: dict[str, object], record: int, name: str, fields: list[msgspec.Raw]) -> _Shape:
-    method = msgspec.msgpack.decode(fields[3], type=str)
+def _shape(objects: dict[str, object], record: int, name: str, method: str, type_names: list[str]) -> _Shape:
     if name not in objects:
         raise ReplayError(f"record {record}: an event of {name!r} before its header")
     call = getattr(objects[name], method, None)
     if call is None:
         raise ReplayError(f"record {record}: {name!r} has no method {method!r} any more")
-    return _Shape(name, method, call, msgspec.msgpack.decode(fields[4], type=list[str]))
+    return _Shape(name, method, call, type_names)
 
 
-def _repeat(shape: _Shape, record: int, raw: msgspec.Raw, raw_digest: msgspec.Raw) -> Mismatch | None:
+def _repeat(shape: _Shape, record: int, raw: msgspec.Raw, recorded: bytes) -> Mismatch | None:
     name, method = shape.object_name, shape.method
-    recorded = msgspec.msgpack.decode(raw_digest, type=bytes)
     positional, named = _arguments(shape.call, f"{name}.{method}", shape.type_names, raw)
     try:
         returned = shape.call(*positional, **named)
@@ -130,7 +148,7 @@ def _arguments(
     call: Callable[..., object], where: str, type_names: list[str], raw: msgspec.Raw
 ) -> tuple[list[Any], dict[str, Any]]:
     """Recorded arguments as the call's annotations want them: (positional, keyword-only)."""
-    values = msgspec.msgpack.decode(raw, type=list[msgspec.Raw])
+    values = _decode(raw, list[msgspec.Raw], "", where)
     annotated = call.__init__ if isinstance(call, type) else call  # type: ignore[misc]
     try:
         hints = typing.get_type_hints(annotated)
@@ -158,7 +176,7 @@ def _slots(call: Callable[..., object]) -> list[inspect.Parameter]:
 def _decode(raw: msgspec.Raw, hint: Any, type_name: str, where: str) -> Any:
     try:
         return msgspec.msgpack.decode(raw, type=_member(hint, type_name))
-    except (msgspec.ValidationError, TypeError) as error:
+    except (msgspec.DecodeError, TypeError) as error:
         raise ReplayError(f"{where}: {error}") from error
 
 

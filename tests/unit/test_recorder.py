@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from baton.replay import replay_files
 from core.events import event, event_methods
-from core.recorder import Recorded, class_path, frames, recorded
+from core.membership import Membership
+from core.recorder import OBJECT, Recorded, class_path, frame, frames, recorded
 from core.recording_file import RecordingFile
 from core.replay import ReplayError, replay
 from core.request import AttemptKey
@@ -184,6 +187,47 @@ def test_an_unknown_class_and_an_unfitting_argument_are_errors() -> None:
         replay(b"".join(written), {})
     with pytest.raises(ReplayError, match=r"Counter\(start\)"):
         replay(b"".join(written), {class_path(Counter): Narrow})
+
+
+OF_ANOTHER_VERSION: tuple[tuple[str, object], ...] = (
+    ("an object without its class", (OBJECT, "counter", 3)),
+    ("an event that names its method", (1, "counter", "add", ["int"], [1], b"12345678")),
+    ("an unknown kind", (9, "counter", 0, [], b"12345678")),
+    ("a map", {"kind": 0}),
+    ("nothing", ()),
+)
+
+
+@pytest.mark.parametrize(
+    "head", [head for _, head in OF_ANOTHER_VERSION], ids=[w for w, _ in OF_ANOTHER_VERSION]
+)
+def test_a_record_of_another_version_is_an_error(head: object) -> None:
+    with pytest.raises(ReplayError, match=r"^record 0: not a record of this version$"):
+        replay(frame(msgspec.msgpack.encode(head)), {class_path(Counter): Counter})
+
+
+def test_an_object_that_cannot_be_made_any_more_is_an_error() -> None:
+    def refuses(start: int, names: tuple[str, ...] = ()) -> Counter:
+        raise ValueError("start: must be even")
+
+    written: list[bytes] = []
+    life(written)
+    with pytest.raises(ReplayError, match=r"Counter: start: must be even"):
+        replay(b"".join(written), {class_path(Counter): refuses})
+
+
+def test_a_file_of_another_version_keeps_no_other_from_its_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(frame(msgspec.msgpack.encode(("counter", 1, "add"))))
+    written: list[bytes] = []
+    recorded(Membership(), "members", written.append).tick(7)
+    new.write_bytes(b"".join(written))
+    assert replay_files([old, new]) == 2
+    said = capsys.readouterr()
+    assert said.err == f"baton: error: {old}: record 0: not a record of this version\n"
+    assert said.out == f"{new}: members: 1 events, all identical\n"
 
 
 def test_overrides_stay_events() -> None:
