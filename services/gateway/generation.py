@@ -68,7 +68,7 @@ class Generation:
         if taken is not None:
             problem = f"the request id {taken!r} is live already"
             raise Refusal(End(Outcome.DUPLICATE_REQUEST, problem, self.client_id_field))
-        self.registry.claim(tenant, self.names, self._ids)
+        self.registry.claim(tenant, self.names, self._ids, is_shared=self.is_shared)
         self._open = len(self.requests)
         for number, request in enumerate(self.requests):
             texts = [self._text(request, choice) for choice in range(request.choices)]

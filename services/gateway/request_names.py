@@ -1,5 +1,7 @@
 """Which live requests an id means, to whom."""
 
+from dataclasses import dataclass
+
 PREFIXES = ("chatcmpl-", "cmpl-", "gen-")
 """What the ids we make begin with, by API."""
 NAME_CHARACTERS_MAX = 128
@@ -28,6 +30,14 @@ def name_problem(name: str) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """One call's hold on a name."""
+
+    requests: tuple[str, ...]
+    is_shared: bool
+
+
 class RequestNames:
     """Ids of live requests, ours and the clients' own, each within its tenant.
 
@@ -36,29 +46,33 @@ class RequestNames:
     """
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[str, str], list[tuple[str, ...]]] = {}
-        """The requests of each call of that name."""
+        self._claims: dict[tuple[str, str], list[_Claim]] = {}
 
     def taken(self, tenant: str, names: tuple[str, ...]) -> str | None:
-        """The first that a live call here has; None: all are free."""
-        return next((name for name in names if (tenant, name) in self._requests), None)
+        """The first that a live call here has, shared ones left out; None: all are free."""
+        return next((name for name in names if self._is_taken(tenant, name)), None)
 
-    def claim(self, tenant: str, names: tuple[str, ...], requests: tuple[str, ...]) -> None:
+    def _is_taken(self, tenant: str, name: str) -> bool:
+        return not all(claim.is_shared for claim in self._claims.get((tenant, name), ()))
+
+    def claim(
+        self, tenant: str, names: tuple[str, ...], requests: tuple[str, ...], *, is_shared: bool = False
+    ) -> None:
         for name in names:
-            self._requests.setdefault((tenant, name), []).append(requests)
+            self._claims.setdefault((tenant, name), []).append(_Claim(requests, is_shared))
 
     def release(self, tenant: str, names: tuple[str, ...], requests: tuple[str, ...]) -> None:
         """Gives back what these requests claimed. Idempotent."""
         for name in names:
-            calls = self._requests.get((tenant, name), [])
-            if requests in calls:
-                calls.remove(requests)
-            if not calls:
-                self._requests.pop((tenant, name), None)
+            kept = [claim for claim in self._claims.get((tenant, name), ()) if claim.requests != requests]
+            if kept:
+                self._claims[tenant, name] = kept
+            else:
+                self._claims.pop((tenant, name), None)
 
     def find(self, tenant: str, name: str) -> tuple[str, ...]:
         """The live requests of this tenant by that name; empty: not found, whoever else may have it."""
-        return tuple(request for call in self._requests.get((tenant, name), ()) for request in call)
+        return tuple(request for claim in self._claims.get((tenant, name), ()) for request in claim.requests)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._claims)

@@ -82,6 +82,22 @@ async def test_streams_count_their_requests_alike_and_cancel_only_their_own(pair
         assert second.answers.errors["1"].reason == third.answers.errors["1"].reason == "cancelled"
 
 
+async def test_a_streams_name_keeps_no_call_out_whoever_comes_first(pair: FakeFleet) -> None:
+    async with talking(pair.grpc_of(0)) as early, talking(pair.grpc_of(0)) as late:
+        await early.start("1", "LONG ab")
+        await eventually(lambda: len(pair.workers[0].attempts) == 1)
+        call = asyncio.ensure_future(post(pair.url_of(0), CHAT, SLOW, x_request_id="1"))
+        await eventually(lambda: len(pair.workers[0].attempts) == 2 or call.done())
+        assert not call.done(), "a stream's name is its own"
+        await late.start("1", "LONG ab")
+        await eventually(lambda: len(pair.workers[0].attempts) == 3 or late.answers.errors)
+        assert not late.answers.errors
+        again = await post(pair.url_of(0), CHAT, SLOW, x_request_id="1")
+        assert again.status_code == 409, "a call's is not"
+        assert (await post(pair.url_of(0), "/v1/requests/1/cancel", {})).status_code == 200
+        assert (await call).status_code == 499
+
+
 async def test_a_name_that_the_stream_has_live_is_refused_and_the_first_runs_on(pair: FakeFleet) -> None:
     async with talking(pair.grpc_of(0)) as talk:
         await talk.start("1", "hello")

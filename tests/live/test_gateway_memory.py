@@ -34,7 +34,7 @@ async def test_the_objects_of_a_gateway_do_not_grow_with_cancelled_streams(tmp_p
     async with fake_fleet(tmp_path) as fleet:
         await cancel_streams(fleet, FEW)
         few = held(fleet.gateways[0])
-        for known in ("._requests", "._answers", "._watched", "._opened_us"):
+        for known in ("._claims", "._answers", "._watched", "._opened_us"):
             assert any(path.endswith(known) for path in few), f"the walk does not see {known}"
         await cancel_streams(fleet, MANY)
         many = held(fleet.gateways[0])

@@ -45,6 +45,17 @@ def test_a_shared_name_means_all_who_have_it() -> None:
     assert len(names) == 0
 
 
+def test_only_a_name_that_is_not_shared_is_taken() -> None:
+    """A stream's "1" means something on that stream alone; whoever comes first, it is in nobody's way."""
+    names = RequestNames()
+    names.claim("a", ("id-1", "1"), ("r1",), is_shared=True)
+    assert names.taken("a", ("id-2", "1")) is None
+    names.claim("a", ("id-2", "1"), ("r2",))
+    assert names.taken("a", ("id-3", "1")) == "1" and names.find("a", "1") == ("r1", "r2")
+    names.release("a", ("id-2", "1"), ("r2",))
+    assert names.taken("a", ("id-3", "1")) is None and names.find("a", "1") == ("r1",)
+
+
 def test_what_a_name_may_be() -> None:
     assert name_problem("any printable ASCII: ~!@") is None and name_problem("x" * 128) is None
     assert all(name_problem(name) for name in ("x" * 129, "tab\t", "é"))
