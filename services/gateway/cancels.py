@@ -50,18 +50,17 @@ class Cancels:
     async def cancel(self, tenant: str, name: str) -> bool:
         """Whether any gateway had it.
 
-        An id of ours is live at its owner or nowhere. A client's own does not name its gateway, may look
-        like one of ours, and several gateways may have one live: all are asked, and each ends its own.
+        An id of ours is live at its owner or nowhere, and no client's own looks like one. A client's own does
+        not name its gateway, and several may have one live: all are asked at once, and each ends its own.
         """
-        here = self.cancel_here(tenant, name)
-        peers = self._peers.peers()
-        owner = owner_of(name)
-        if owner == self._gateway and here:
-            return True
-        if owner in peers and await self._forward(peers.pop(owner), tenant, name):
-            return True
-        answers = await asyncio.gather(*(self._forward(address, tenant, name) for address in peers.values()))
-        return here or any(answers)
+        owner, peers = owner_of(name), self._peers.peers()
+        if owner is None:
+            here = self.cancel_here(tenant, name)
+            asked = [self._forward(address, tenant, name) for address in peers.values()]
+            return any([here, *await asyncio.gather(*asked)])
+        if owner == self._gateway:
+            return self.cancel_here(tenant, name)
+        return owner in peers and await self._forward(peers[owner], tenant, name)
 
     async def _forward(self, address: str, tenant: str, name: str) -> bool:
         stub = GatewayPeerStub(self._channels.get(address))

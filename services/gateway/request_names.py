@@ -27,6 +27,8 @@ def name_problem(name: str) -> str | None:
         return f"must have at most {NAME_CHARACTERS_MAX} characters"
     if not name.isascii() or not name.isprintable():
         return "must be printable ASCII"
+    if owner_of(name) is not None:
+        return f"must not look like an id of this service: {', '.join(PREFIXES)} and a dash behind it"
     return None
 
 

@@ -98,6 +98,12 @@ async def test_a_streams_name_keeps_no_call_out_whoever_comes_first(pair: FakeFl
         assert (await call).status_code == 499
 
 
+async def test_a_name_that_looks_like_ours_is_refused(pair: FakeFleet) -> None:
+    refused = await post(pair.url_of(0), CHAT, SLOW, x_request_id="chatcmpl-gateway-1-00ff")
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "x-request-id"
+    assert "must not look like an id of this service" in refused.json()["error"]["message"]
+
+
 async def test_a_name_that_the_stream_has_live_is_refused_and_the_first_runs_on(pair: FakeFleet) -> None:
     async with talking(pair.grpc_of(0)) as talk:
         await talk.start("1", "hello")

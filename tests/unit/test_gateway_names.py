@@ -56,6 +56,12 @@ def test_only_a_name_that_is_not_shared_is_taken() -> None:
     assert names.taken("a", ("id-3", "1")) is None and names.find("a", "1") == ("r1",)
 
 
+@pytest.mark.parametrize("name", ["chatcmpl-gw-a-00ff", "gen-gw-00ff.3", "cmpl--"])
+def test_a_client_cannot_name_a_request_as_we_do(name: str) -> None:
+    assert owner_of(name) is not None
+    assert "must not look like an id of this service" in (name_problem(name) or "")
+
+
 def test_what_a_name_may_be() -> None:
     assert name_problem("any printable ASCII: ~!@") is None and name_problem("x" * 128) is None
     assert all(name_problem(name) for name in ("x" * 129, "tab\t", "é"))
