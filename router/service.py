@@ -22,6 +22,7 @@ from router.wire import answer_to_wire
 from rpc.clock import now_us, wall_us
 from rpc.convert import model_to_wire
 from rpc.metrics import SECONDS_BUCKETS, CountingInterceptor, RpcMetrics, process_registry, serve_metrics
+from rpc.reach import warn_of_loopback
 from rpc.recording import recorded_in
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
@@ -152,6 +153,7 @@ class RouterService:
             on_lost=self._store_lost,
             on_returned=self._store_returned,
         )
+        warn_of_loopback(self.log, member.address, self.config.redis_url)
         await self._store.announce(member, ANNOUNCE_TTL_US)
 
     def _store_lost(self, lost: Lost) -> None:

@@ -9,6 +9,7 @@ from capacity.store import CapacityStore
 from core.membership import Joined, Left, Member, MemberKind, Membership
 from rpc.clock import now_us
 from rpc.logs import Log
+from rpc.reach import warn_of_loopback
 from worker.config import WorkerConfig
 
 TTL_US = 5_000_000
@@ -56,6 +57,7 @@ class Registration:
         for address in self._config.routers:
             self._links.add(address)
         if self._store is not None:
+            warn_of_loopback(self._log, self._member.address, self._config.redis_url)
             await self._round(self._store)
             self._task = asyncio.create_task(self._follow(self._store))
 

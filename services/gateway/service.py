@@ -19,6 +19,7 @@ from rpc.channels import Channels
 from rpc.clock import wall_us
 from rpc.errors import ServiceError
 from rpc.metrics import CountingInterceptor, RpcMetrics, process_registry
+from rpc.reach import warn_of_loopback
 from rpc.recording import recorded_in
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
@@ -170,6 +171,7 @@ class GatewayService:
             store = CapacityStore(config.redis_url, f"{config.id}:{self._incarnation}", random=self._random)
         except ValueError as error:
             raise ServiceError(f"redis_url: {error}") from error
+        warn_of_loopback(self._log, member.address, config.redis_url)
         self._discovery = Discovery(store, member, self.membership, self.fleet, self._questions)
         self._discovery.start()
 

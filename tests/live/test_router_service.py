@@ -33,7 +33,8 @@ class Ready(Process):
     """A process whose ready line is a future."""
 
     def __init__(self) -> None:
-        super().__init__(Log(LogSettings(), out=io.StringIO()))
+        self.said = io.StringIO()
+        super().__init__(Log(LogSettings(), out=self.said))
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def ready(self, role: str, id: str, address: str, **more: object) -> None:
@@ -216,6 +217,17 @@ async def test_health_and_drain() -> None:
         await asyncio.wait_for(service, WAIT_S)
         with pytest.raises(grpc.aio.AioRpcError, match="leaving"):
             await client.hear()
+
+
+async def test_a_router_that_announces_loopback_elsewhere_says_so_once() -> None:
+    process = Ready()
+    # By its name not this machine's, and refuses at once.
+    config = RouterConfig(id="r1", redis_url="redis://0.0.0.0:1")
+    service = asyncio.create_task(serve(config, process))
+    await asyncio.wait_for(process.address, WAIT_S)
+    process.drain()
+    await asyncio.wait_for(service, WAIT_S)
+    assert process.said.getvalue().count("loopback_announced") == 1
 
 
 @asynccontextmanager
