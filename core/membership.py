@@ -21,7 +21,10 @@ class MemberKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process's announcement of itself. Fields are only ever added, with defaults."""
+    """One process's announcement of itself.
+
+    What some version may not say has a default, and what it says beyond these is passed over.
+    """
 
     kind: MemberKind
     id: str
@@ -31,7 +34,6 @@ class Member:
     """Random per process start."""
     started_us: int = 0
     """Wall clock at process start: of two incarnations under one id the later one counts."""
-    http_address: str = ""
     pid: int = 0
     models: tuple[ModelIdentity, ...] = ()
 

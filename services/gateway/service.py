@@ -163,7 +163,6 @@ class GatewayService:
             advertised(self.servers.peer.address, config.advertise_host),
             self._incarnation,
             started_us=self._started_us,
-            http_address=advertised(self.servers.http.address, config.advertise_host),
             pid=os.getpid(),
             models=tuple(ModelIdentity(model.name, model.revision) for model in config.models),
         )

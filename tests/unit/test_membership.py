@@ -64,7 +64,11 @@ def test_who_withdraws_is_gone_at_once() -> None:
     assert membership.members(MemberKind.DECODE) == ()
 
 
-def test_an_announcement_survives_the_wire_and_a_newer_version_of_it() -> None:
+def test_an_announcement_survives_the_wire_and_other_versions_of_it() -> None:
     assert msgspec.json.decode(msgspec.json.encode(A), type=Member) == A
     newer = b'{"kind":"router","id":"r","address":"h:1","incarnation":"i","later_field":[1]}'
-    assert msgspec.json.decode(newer, type=Member) == Member(MemberKind.ROUTER, "r", "h:1", "i")
+    older = (
+        b'{"kind":"router","id":"r","address":"h:1","incarnation":"i","started_us":0,"http_address":"h:2"}'
+    )
+    for announcement in (newer, older):
+        assert msgspec.json.decode(announcement, type=Member) == Member(MemberKind.ROUTER, "r", "h:1", "i")
