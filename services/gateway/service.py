@@ -19,7 +19,7 @@ from rpc.channels import Channels
 from rpc.clock import wall_us
 from rpc.errors import ServiceError
 from rpc.metrics import CountingInterceptor, RpcMetrics, process_registry
-from rpc.reach import warn_of_loopback
+from rpc.reach import warn_of_loopback, warn_of_open_door
 from rpc.recording import recorded_in
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
@@ -93,6 +93,8 @@ class GatewayService:
         self._cancels = Cancels(config.id, names, self.driver.cancel, self.fleet, self._questions)
         self._intake = Intake(config, _models(config), self.driver, names, seeds)
         self._tenants = _tenants(config)
+        if not config.tenants_file:
+            warn_of_open_door(self._log, config.host)
         self._http = HttpApi(
             config,
             intake=self._intake,

@@ -1,6 +1,7 @@
 """Two gateway processes on one port, found through a real store."""
 
 import asyncio
+import io
 import json
 import os
 import random
@@ -13,6 +14,7 @@ from typing import Any
 
 import grpc.aio
 import httpx
+import pytest
 
 from baton.ports import SharedPort
 from capacity.embedded import start_embedded
@@ -20,9 +22,14 @@ from capacity.store import CapacityStore
 from core.membership import Member, MemberKind
 from proto import inference_pb2 as api
 from proto.inference_pb2_grpc import InferenceStub
-from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet
+from rpc.logs import Log, LogSettings
+from rpc.service_main import Process
+from services.gateway.config import GatewayConfig, ModelConfig
+from services.gateway.service import GatewayService
+from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet, model_folder
 
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": "SAY LONG ab"}], "max_tokens": 4000}
+KEYS = '[[tenant]]\nname = "a"\nkey = "key-a"\n'
 
 
 @asynccontextmanager
@@ -47,6 +54,26 @@ async def ready_line(process: asyncio.subprocess.Process) -> dict[str, Any]:
     async with asyncio.timeout(30.0):
         line: dict[str, Any] = json.loads(await process.stdout.readline())
     return line
+
+
+@pytest.mark.parametrize(
+    ("host", "tenants", "is_open"),
+    [("0.0.0.0", "", True), ("10.0.0.5", "", True), ("127.0.0.1", "", False), ("0.0.0.0", KEYS, False)],
+)
+async def test_a_gateway_beyond_loopback_that_asks_for_no_key_says_so_once(
+    tmp_path: Path, host: str, tenants: str, is_open: bool
+) -> None:
+    (tmp_path / "tenants.toml").write_text(tenants)
+    config = GatewayConfig(
+        id="gw",
+        host=host,
+        models=(ModelConfig(name="tiny", folder=str(model_folder(tmp_path)), max_positions=4096),),
+        tenants_file=str(tmp_path / "tenants.toml") if tenants else "",
+    )
+    said = io.StringIO()
+    gateway = GatewayService(config, Process(Log(LogSettings(), out=said)))
+    await gateway.stop()
+    assert said.getvalue().count('"level":"warning","event":"open_to_all"') == is_open
 
 
 async def announce(fleet: FakeFleet, url: str) -> None:
