@@ -231,10 +231,7 @@ class Scheduler:
             begun_us += head.cost_us
 
     def _best_head(self) -> Sequence | None:
-        heads = [self.line.head(is_long=False)]
-        if self._may_start_long:
-            heads.append(self.line.head(is_long=True))
-        return min((head for head in heads if head is not None), key=self.line.rank, default=None)
+        return self.line.head(is_long=None if self._may_start_long else False)
 
     def _admit(self, head: Sequence) -> bool:
         if not self.room.admit(head):
@@ -246,7 +243,15 @@ class Scheduler:
     def _head(self, rank: TenantClass, *, is_long: bool) -> Sequence | None:
         if self._blocked is not None or (is_long and not self._may_start_long):
             return None
-        return self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
+        head = self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
+        return None if is_long and head is not None and self._is_anothers_room(head, rank) else head
+
+    def _is_anothers_room(self, long: Sequence, rank: TenantClass) -> bool:
+        """Whether a short one, too, wants it whose tenant has had less."""
+        short = self.line.head(is_long=False, rank=rank)
+        if short is None or self._turns[short.job.tenant] >= self._turns[long.job.tenant]:
+            return False
+        return not self.room.fit_both(long, short)
 
     def _may_enter(self, head: Sequence, first: Sequence | None, rows: Rows) -> bool:
         """Not past one who waits for room, unless nothing would be done otherwise."""

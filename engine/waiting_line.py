@@ -67,19 +67,19 @@ class WaitingLine:
         return (tenant_class, tenant_class == own, not sequence.was_preempted, sequence.order)
 
     def head(
-        self, *, is_long: bool, rank: TenantClass | None = None, with_owed: bool = False
+        self, *, is_long: bool | None, rank: TenantClass | None = None, with_owed: bool = False
     ) -> Sequence | None:
-        """The next of a lane, of the classes that count as `rank` now, or of all.
+        """The next of a lane, or of both, of the classes that count as `rank` now, or of all.
 
         `with_owed`: a long one whose tenant is owed it stands in the lane of the short ones.
         """
-        least = self._least_of_shorts() if with_owed and not is_long else None
+        least = self._least_of_shorts(rank) if with_owed and is_long is False else None
         best: Sequence | None = None
         best_key: tuple[int, bool, bool, int, tuple[int, int]] | None = None
         for (own, long, preempted, tenant), queue in self._queues.items():
             first = queue[0]
             is_owed = long and least is not None and self._is_owed(first, least)
-            if (long and not is_owed) is not is_long:
+            if is_long is not None and (long and not is_owed) is not is_long:
                 continue
             tenant_class = self._shares.rank(own, first.cost_us)
             key = (
@@ -97,8 +97,13 @@ class WaitingLine:
         job = first.job
         return self._turns.after(job.tenant, job.tenant_weight, first.cost_us * 1000) <= least_ns
 
-    def _least_of_shorts(self) -> int | None:
-        return min((self._turns[queue[3]] for queue in self._queues if not queue[1]), default=None)
+    def _least_of_shorts(self, rank: TenantClass | None) -> int | None:
+        turns = (
+            self._turns[tenant]
+            for (own, long, _, tenant), queue in self._queues.items()
+            if not long and (rank is None or self._shares.rank(own, queue[0].cost_us) == rank)
+        )
+        return min(turns, default=None)
 
     def check(self) -> None:
         assert sum(len(queue) for queue in self._queues.values()) == len(self._lines)
