@@ -67,19 +67,19 @@ class WaitingLine:
         return (tenant_class, tenant_class == own, not sequence.was_preempted, sequence.order)
 
     def head(
-        self, *, is_long: bool | None, rank: TenantClass | None = None, with_owed: bool = False
+        self, *, is_long: bool, rank: TenantClass | None = None, with_owed: bool = False
     ) -> Sequence | None:
-        """The next of a lane, or of both, of the classes that count as `rank` now, or of all.
+        """The next of a lane, of the classes that count as `rank` now, or of all.
 
         `with_owed`: a long one whose tenant is owed it stands in the lane of the short ones.
         """
-        least = self._least_of_shorts(rank) if with_owed and is_long is False else None
+        least = self._least_of_shorts(rank) if with_owed and not is_long else None
         best: Sequence | None = None
         best_key: tuple[int, bool, bool, int, tuple[int, int]] | None = None
         for (own, long, preempted, tenant), queue in self._queues.items():
             first = queue[0]
             is_owed = long and least is not None and self._is_owed(first, least)
-            if is_long is not None and (long and not is_owed) is not is_long:
+            if (long and not is_owed) is not is_long:
                 continue
             tenant_class = self._shares.rank(own, first.cost_us)
             key = (
