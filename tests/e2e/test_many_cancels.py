@@ -1,7 +1,6 @@
 """20,000 streams that are cancelled, one after another: nothing stays behind, in no process."""
 
 import asyncio
-import os
 
 import grpc.aio
 import psutil
@@ -13,7 +12,6 @@ from tests.e2e.live_fleet import MODEL, LiveFleet, eventually, running
 
 WARM, STREAMS, AT_ONCE = 8_000, 12_000, 64
 """Warming up fills what is bounded: the ended transfers and answers that are remembered, 4,096 and 8,192."""
-SOAK = os.environ.get("BATON_SOAK") == "1"
 GROWTH_BYTES_MAX = 8 << 20
 """Of one process over STREAMS streams; a leak of one small object per stream (500 bytes) is over it."""
 
@@ -48,7 +46,7 @@ def resident(fleet: LiveFleet) -> dict[str, int]:
     return {" ".join(child.cmdline()[-1:]) + f"-{child.pid}": child.memory_info().rss for child in children}
 
 
-@pytest.mark.parametrize("streams", [1_000_000 if SOAK else STREAMS])
+@pytest.mark.parametrize("streams", [STREAMS, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_cancelled_streams_leave_nothing(streams: int) -> None:
     with running("--no-sample", "--timed") as fleet:
         asyncio.run(cancel_streams(fleet.grpc, WARM))

@@ -1,7 +1,6 @@
 """Whether every finished answer is what its schema allows, on a real model, greedy and sampled."""
 
 import json
-import os
 
 import jsonschema
 import pytest
@@ -11,7 +10,6 @@ from tests.e2e.structured_engine import job, structured_engine
 from tests.reference.random_schemas import random_schema
 from text.grammar import json_schema_grammar
 
-SOAK = os.environ.get("BATON_SOAK") == "1"
 TOGETHER = 25
 
 
@@ -20,7 +18,6 @@ def test_answers_to_random_schemas_are_valid() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.skipif(not SOAK, reason="200 schemas take minutes")
 def test_answers_to_200_random_schemas_are_valid() -> None:
     check(200)
 
