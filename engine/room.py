@@ -115,6 +115,12 @@ class Room:
     def slots_fit(self, sequence: Sequence) -> bool:
         return self.slots_used + sequence.slots <= self._config.max_running
 
+    def fit_both(self, sequence: Sequence, other: Sequence) -> bool:
+        """Without anybody giving way."""
+        slots = self.slots_used + sequence.slots + other.slots
+        wanted = self._blocks_wanted(sequence) + self._blocks_wanted(other)
+        return slots <= self._config.max_running and wanted <= self._blocks.manager.available
+
     def check(self) -> None:
         self._line.check()
         assert all(sequence.phase is Phase.RUNNING for sequence in self.running)

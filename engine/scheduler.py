@@ -231,10 +231,16 @@ class Scheduler:
             begun_us += head.cost_us
 
     def _best_head(self) -> Sequence | None:
-        heads = [self.line.head(is_long=False)]
-        if self._may_start_long:
-            heads.append(self.line.head(is_long=True))
-        return min((head for head in heads if head is not None), key=self.line.rank, default=None)
+        heads = map(self._best_of_class, TenantClass)
+        return next((head for head in heads if head is not None), None)
+
+    def _best_of_class(self, rank: TenantClass) -> Sequence | None:
+        """Place decides between a tenant's own two; another's long one waits until it is owed it."""
+        short, long = self._head(rank, is_long=False), self._head(rank, is_long=True)
+        if short is None or long is None:
+            return short or long
+        by_place = long.was_preempted or short.job.tenant == long.job.tenant
+        return min(short, long, key=self.line.rank) if by_place else short
 
     def _admit(self, head: Sequence) -> bool:
         if not self.room.admit(head):
@@ -246,7 +252,15 @@ class Scheduler:
     def _head(self, rank: TenantClass, *, is_long: bool) -> Sequence | None:
         if self._blocked is not None or (is_long and not self._may_start_long):
             return None
-        return self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
+        head = self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
+        return None if is_long and head is not None and self._is_anothers_room(head, rank) else head
+
+    def _is_anothers_room(self, long: Sequence, rank: TenantClass) -> bool:
+        """Whether it would take the last from a short one whose tenant has had less; a preempted one may."""
+        short = None if long.was_preempted else self.line.head(is_long=False, rank=rank)
+        if short is None or self._turns[short.job.tenant] >= self._turns[long.job.tenant]:
+            return False
+        return not self.room.fit_both(long, short)
 
     def _may_enter(self, head: Sequence, first: Sequence | None, rows: Rows) -> bool:
         """Not past one who waits for room, unless nothing would be done otherwise."""

@@ -73,7 +73,7 @@ class WaitingLine:
 
         `with_owed`: a long one whose tenant is owed it stands in the lane of the short ones.
         """
-        least = self._least_of_shorts() if with_owed and not is_long else None
+        least = self._least_of_shorts(rank) if with_owed and not is_long else None
         best: Sequence | None = None
         best_key: tuple[int, bool, bool, int, tuple[int, int]] | None = None
         for (own, long, preempted, tenant), queue in self._queues.items():
@@ -97,8 +97,13 @@ class WaitingLine:
         job = first.job
         return self._turns.after(job.tenant, job.tenant_weight, first.cost_us * 1000) <= least_ns
 
-    def _least_of_shorts(self) -> int | None:
-        return min((self._turns[queue[3]] for queue in self._queues if not queue[1]), default=None)
+    def _least_of_shorts(self, rank: TenantClass | None) -> int | None:
+        turns = (
+            self._turns[tenant]
+            for (own, long, _, tenant), queue in self._queues.items()
+            if not long and (rank is None or self._shares.rank(own, queue[0].cost_us) == rank)
+        )
+        return min(turns, default=None)
 
     def check(self) -> None:
         assert sum(len(queue) for queue in self._queues.values()) == len(self._lines)

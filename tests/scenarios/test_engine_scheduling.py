@@ -151,6 +151,7 @@ def test_a_tenant_that_asks_much_does_not_keep_one_that_asks_little_waiting() ->
     assert before <= 8, f"{before} of the other tenant's went first"
 
 
+@pytest.mark.parametrize("beside_batch", [False, True], ids=["alone", "beside batch work"])
 @pytest.mark.parametrize(
     ("weights", "prompt_tokens"),
     [
@@ -165,18 +166,26 @@ def test_a_tenant_that_asks_much_does_not_keep_one_that_asks_little_waiting() ->
     ],
 )
 def test_scenario_41_tenants_share_by_weight_when_all_have_work(
-    weights: tuple[float, float], prompt_tokens: tuple[int, int]
+    weights: tuple[float, float], prompt_tokens: tuple[int, int], beside_batch: bool
 ) -> None:
     clock = EngineClock(max_running=4)
+    tenants = [
+        (name, weight, tokens, STANDARD)
+        for name, weight, tokens in zip("ab", weights, prompt_tokens, strict=True)
+    ]
+    if beside_batch:
+        tenants.append(("batch", 1, 60, BATCH))
     began_us = clock.now_us
     while clock.now_us - began_us < 60_000_000:
-        for name, weight, tokens in zip("ab", weights, prompt_tokens, strict=True):
+        for name, weight, tokens, tenant_class in tenants:
             waiting = sum(1 for a in clock.asked.values() if not a.is_ended and a.job.tenant == name)
             for _ in range(8 - waiting):
-                clock.ask(tokens, 10, tenant=name, weight=weight)
+                clock.ask(tokens, 10, tenant_class, tenant=name, weight=weight)
         clock.step()
     service_us = clock.engine.service_us
     assert service_us["a"] / service_us["b"] == pytest.approx(weights[0] / weights[1], rel=0.1)
+    if beside_batch:
+        assert 0.02 < service_us["batch"] / sum(service_us.values()) < 0.1
 
 
 def test_the_classes_share_when_all_have_work() -> None:
