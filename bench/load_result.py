@@ -73,14 +73,15 @@ class Answer:
         """The body has ended."""
         if not self.bad and not (self.done and self._finished):
             self.bad = "ended without finish_reason and [DONE]"
-        if not self.bad and not self.arrivals_s:
+        # Tokens may stand for no text: the end token, where it is ignored.
+        if not self.bad and not self.arrivals_s and not self.output_tokens:
             self.bad = "no text"
 
 
 def summarize(answers: Sequence[Answer], wall_s: float) -> LoadResult:
     """Figures are those of the good answers; the bad ones are counted and sampled."""
     good = [answer for answer in answers if not answer.bad]
-    ttft_ms = [(answer.arrivals_s[0] - answer.sent_s) * 1e3 for answer in good]
+    ttft_ms = [(answer.arrivals_s[0] - answer.sent_s) * 1e3 for answer in good if answer.arrivals_s]
     itl_ms = [(after - before) * 1e3 for answer in good for before, after in pairwise(answer.arrivals_s)]
     chunks = sum(len(answer.arrivals_s) for answer in good)
     output_tokens = sum(

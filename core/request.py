@@ -14,6 +14,14 @@ class TenantClass(IntEnum):
     BATCH = 2
 
 
+WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0
+
+
+def bounded_weight(weight: float) -> float:
+    """A tenant's weight as it counts: whatever is configured, nobody is starved or served alone."""
+    return min(WEIGHT_MAX, max(WEIGHT_MIN, weight))
+
+
 class Role(StrEnum):
     """What a worker's engine is for."""
 

@@ -29,6 +29,7 @@ from rpc.convert import (
     sampling_from_wire,
     sampling_to_wire,
     tenant_class_from_wire,
+    weight_from_wire,
 )
 from rpc.errors import FieldError
 
@@ -65,6 +66,7 @@ def start_from_wire(message: decode_pb2.Start) -> StartRequest:
         tenant=message.tenant,
         tenant_class=tenant_class_from_wire(message.tenant_class, "start.tenant_class"),
         grammar=message.grammar,
+        tenant_weight=weight_from_wire(message.tenant_weight, "start.tenant_weight"),
     )
     legs = tuple(leg_from_wire(leg, f"start.legs[{number}]") for number, leg in enumerate(message.legs))
     fallback = message.fallback or "prefer"
@@ -159,6 +161,7 @@ def ask_to_wire(ask: AskPrefill) -> prefill_pb2.HomeMessage:
         reservation=ask.reservation,
         transfer_wanted=ask.transfer_wanted,
         grammar=job.grammar,
+        tenant_weight=job.tenant_weight,
     )
     return prefill_pb2.HomeMessage(start=start)
 

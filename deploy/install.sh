@@ -11,6 +11,8 @@ command -v g++ >/dev/null || missing+=(g++)
 python3 -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 # Tests run the capacity store on Redis as well as on the embedded Valkey; they skip without it.
 command -v redis-server >/dev/null || missing+=(redis-server)
+# A test joins two network namespaces into two machines; it skips without.
+command -v ip >/dev/null || missing+=(iproute2)
 if ((${#missing[@]})); then
   if command -v apt-get >/dev/null && [[ $(id -u) == 0 ]]; then
     say "system packages: ${missing[*]}"

@@ -44,6 +44,8 @@ class Job:
     tenant_class: TenantClass
     grammar: str = ""
     """What every answer must follow, as text/grammar.py makes it; empty: anything."""
+    tenant_weight: float = 1.0
+    """Of the engine's time while others wait too, relative to their tenants'; above 0."""
 
 
 def refused_because(job: Job, refused: Outcome) -> str:

@@ -41,7 +41,8 @@ class Scheduler:
     """Iteration-level: every step first the decode rows, then chunks and admissions.
 
     Chunks go by class, within a class to short prompts before long ones, of which a few are under
-    way at a time and always get a part of the step.
+    way at a time and always get a part of the step. A long one enters among the short ones where its
+    tenant, given all of it, would still have had no more than theirs.
     """
 
     def __init__(self, config: EngineConfig, cost: StepCost, blocks: SequenceBlocks) -> None:
@@ -190,23 +191,29 @@ class Scheduler:
         self._spend(sequence, sequence.computed, count)
 
     def _spend(self, sequence: Sequence, start: int, count: int) -> None:
-        cost = self._cost
-        pairs = count * start + count * (count + 1) // 2
-        cost_ns = count * cost.token_ns + pairs * cost.context_ns
+        cost_ns = self._cost_ns(start, count)
         self._shares.spend(sequence.job.tenant_class, cost_ns)
-        self._turns.spend(sequence.job.tenant, cost_ns)
+        self._turns.spend(sequence.job.tenant, sequence.job.tenant_weight, cost_ns)
+
+    def _cost_ns(self, start: int, count: int) -> int:
+        """Of this many tokens after `start`, a step's base left out."""
+        pairs = count * start + count * (count + 1) // 2
+        return count * self._cost.token_ns + pairs * self._cost.context_ns
 
     def _settle(self, rows: Rows) -> None:
-        """The step's base is shared by its rows; classes with work earn their part of the whole."""
+        """The step's base is shared by its rows; classes with work earn their part of the whole.
+
+        Among tenants by what each row costs, as the accounts charge it; a class pays for each row alike.
+        """
         if not rows:
             return
-        base_ns = self._cost.base_ns // len(rows)
-        step_ns = self._cost.base_ns
-        for sequence, count in rows:
-            self._turns.spend(sequence.job.tenant, base_ns)
-            self._shares.spend(sequence.job.tenant_class, base_ns)
-            pairs = count * sequence.computed + count * (count + 1) // 2
-            step_ns += count * self._cost.token_ns + pairs * self._cost.context_ns
+        costs_ns = [1 + self._cost_ns(sequence.computed, count) for sequence, count in rows]
+        total_ns = sum(costs_ns)
+        for (sequence, _), cost_ns in zip(rows, costs_ns, strict=True):
+            job = sequence.job
+            self._turns.spend(job.tenant, job.tenant_weight, self._cost.base_ns * cost_ns // total_ns)
+            self._shares.spend(job.tenant_class, self._cost.base_ns // len(rows))
+        step_ns = self._cost.base_ns + total_ns - len(rows)
         present = [*self.line.classes(), *(sequence.job.tenant_class for sequence in self.room.running)]
         self._shares.end_step(present, step_ns)
 
@@ -239,7 +246,7 @@ class Scheduler:
     def _head(self, rank: TenantClass, *, is_long: bool) -> Sequence | None:
         if self._blocked is not None or (is_long and not self._may_start_long):
             return None
-        return self.line.head(is_long=is_long, rank=rank)
+        return self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
 
     def _may_enter(self, head: Sequence, first: Sequence | None, rows: Rows) -> bool:
         """Not past one who waits for room, unless nothing would be done otherwise."""

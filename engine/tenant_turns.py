@@ -1,9 +1,11 @@
-"""Which tenant has had least compute here: the order of tenants within a class."""
+"""Which tenant has had least compute for its weight: the order of tenants within a class."""
+
+from core.request import bounded_weight
 
 
 class TenantTurns:
-    """Virtual time per tenant, in nanoseconds of predicted reference cost (start-time fair queueing,
-    Goyal et al. 1996): who comes back after a pause starts where the one last chosen stood.
+    """Virtual time per tenant, in nanoseconds of predicted reference cost per weight (start-time fair
+    queueing, Goyal et al. 1996): who comes back after a pause starts where the one last chosen stood.
     """
 
     def __init__(self) -> None:
@@ -20,5 +22,9 @@ class TenantTurns:
     def chosen(self, tenant: str) -> None:
         self._chosen_ns = max(self._chosen_ns, self[tenant])
 
-    def spend(self, tenant: str, cost_ns: int) -> None:
-        self._served_ns[tenant] = self[tenant] + cost_ns
+    def after(self, tenant: str, weight: float, cost_ns: int) -> int:
+        """Where it will stand when it has spent this."""
+        return self[tenant] + round(cost_ns / bounded_weight(weight))
+
+    def spend(self, tenant: str, weight: float, cost_ns: int) -> None:
+        self._served_ns[tenant] = self.after(tenant, weight, cost_ns)

@@ -66,14 +66,21 @@ class WaitingLine:
         tenant_class = self._shares.rank(own, sequence.cost_us)
         return (tenant_class, tenant_class == own, not sequence.was_preempted, sequence.order)
 
-    def head(self, *, is_long: bool, rank: TenantClass | None = None) -> Sequence | None:
-        """The next of a lane, of the classes that count as `rank` now, or of all."""
+    def head(
+        self, *, is_long: bool, rank: TenantClass | None = None, with_owed: bool = False
+    ) -> Sequence | None:
+        """The next of a lane, of the classes that count as `rank` now, or of all.
+
+        `with_owed`: a long one whose tenant is owed it stands in the lane of the short ones.
+        """
+        least = self._least_of_shorts() if with_owed and not is_long else None
         best: Sequence | None = None
         best_key: tuple[int, bool, bool, int, tuple[int, int]] | None = None
         for (own, long, preempted, tenant), queue in self._queues.items():
-            if long is not is_long:
-                continue
             first = queue[0]
+            is_owed = long and least is not None and self._is_owed(first, least)
+            if (long and not is_owed) is not is_long:
+                continue
             tenant_class = self._shares.rank(own, first.cost_us)
             key = (
                 tenant_class,
@@ -85,6 +92,13 @@ class WaitingLine:
             if (rank is None or key[0] == rank) and (best_key is None or key < best_key):
                 best, best_key = first, key
         return best
+
+    def _is_owed(self, first: Sequence, least_ns: int) -> bool:
+        job = first.job
+        return self._turns.after(job.tenant, job.tenant_weight, first.cost_us * 1000) <= least_ns
+
+    def _least_of_shorts(self) -> int | None:
+        return min((self._turns[queue[3]] for queue in self._queues if not queue[1]), default=None)
 
     def check(self) -> None:
         assert sum(len(queue) for queue in self._queues.values()) == len(self._lines)

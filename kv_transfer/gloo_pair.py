@@ -15,6 +15,19 @@ _distributed: Any = torch.distributed
 """Its C++ classes carry no usable types."""
 
 
+def listen_on(hostname: str) -> socket.socket:
+    """A listening socket on a free port of one address. Raises OSError where that is not this machine's."""
+    family, kind, _, _, address = socket.getaddrinfo(hostname, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind)
+    try:
+        listener.bind(address)
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 class RendezvousStore:
     """Where pairs find each other; hosted by a receiver, on a free port of one address.
 
@@ -23,10 +36,7 @@ class RendezvousStore:
 
     def __init__(self, hostname: str) -> None:
         """Raises OSError where the address is not this machine's."""
-        family, kind, _, _, address = socket.getaddrinfo(hostname, 0, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as listener:
-            listener.bind(address)
-            listener.listen(128)
+        with listen_on(hostname) as listener:
             self.port: int = listener.getsockname()[1]
             wait = timedelta(seconds=5)
             self._store = _distributed.TCPStore(

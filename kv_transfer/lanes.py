@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kv_transfer.gloo_lane import GlooLane, LaneConfig, LaneEnd, Post, Rendezvous
-from kv_transfer.gloo_pair import RendezvousStore
+from kv_transfer.gloo_pair import RendezvousStore, listen_on
 from kv_transfer.lane import LaneError
 from kv_transfer.types import LaneOffer as LaneOffer
 from kv_transfer.types import Peer
@@ -47,6 +47,10 @@ class Lanes:
         """Closed or broken, not yet gone."""
         self._epoch = 0
         self._store: RendezvousStore | None = None
+
+    def check_host(self) -> None:
+        """Raises OSError where the address that lanes bind is not this machine's."""
+        listen_on(self._config.hostname).close()
 
     # ---- opening ----
     def offer(self, peer: Peer) -> LaneOffer:

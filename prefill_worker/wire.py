@@ -16,6 +16,7 @@ from rpc.convert import (
     model_to_wire,
     sampling_from_wire,
     tenant_class_from_wire,
+    weight_from_wire,
 )
 from rpc.errors import FieldError
 
@@ -64,6 +65,7 @@ def start_from_wire(message: prefill_pb2.PrefillStart) -> PrefillRequest:
         tenant=message.tenant,
         tenant_class=tenant_class_from_wire(message.tenant_class, "start.tenant_class"),
         grammar=message.grammar,
+        tenant_weight=weight_from_wire(message.tenant_weight, "start.tenant_weight"),
     )
     return PrefillRequest(
         TransferKey(message.transfer, message.epoch),

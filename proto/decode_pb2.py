@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from proto import common_pb2 as proto_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12proto/decode.proto\x12\x11\x62\x61ton.internal.v1\x1a\x12proto/common.proto\"\xae\x01\n\x0eGatewayMessage\x12\x32\n\x06\x61ttach\x18\x01 \x01(\x0b\x32 .baton.internal.v1.GatewayAttachH\x00\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x18.baton.internal.v1.StartH\x00\x12\x32\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32 .baton.internal.v1.CancelAttemptH\x00\x42\t\n\x07message\"`\n\rGatewayAttach\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12)\n\x06resume\x18\x03 \x03(\x0b\x32\x19.baton.internal.v1.Resume\">\n\x06Resume\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\nnext_index\x18\x03 \x03(\r\"\xfc\x02\n\x05Start\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\'\n\x05model\x18\x03 \x01(\x0b\x32\x18.baton.internal.v1.Model\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x14\n\x0ctenant_class\x18\x05 \x01(\r\x12\x0e\n\x06prompt\x18\x06 \x03(\r\x12*\n\x07\x63hoices\x18\x07 \x03(\x0b\x32\x19.baton.internal.v1.Choice\x12-\n\x08sampling\x18\x08 \x01(\x0b\x32\x1b.baton.internal.v1.Sampling\x12\x0c\n\x04seed\x18\t \x01(\x04\x12\x11\n\thash_root\x18\n \x01(\x0c\x12$\n\x04legs\x18\x0b \x03(\x0b\x32\x16.baton.internal.v1.Leg\x12\x10\n\x08\x66\x61llback\x18\x0c \x01(\t\x12\x1d\n\x15\x64\x65\x61\x64line_remaining_us\x18\r \x01(\x04\x12\x0e\n\x06router\x18\x0e \x01(\t\x12\x0f\n\x07grammar\x18\x0f \x01(\t\"B\n\rCancelAttempt\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07outcome\x18\x03 \x01(\t\"v\n\rDecodeMessage\x12/\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.AttachedH\x00\x12)\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x18.baton.internal.v1.FrameH\x00\x42\t\n\x07message\"[\n\x08\x41ttached\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12*\n\x07unknown\x18\x03 \x03(\x0b\x32\x19.baton.internal.v1.Resume\"_\n\x05\x46rame\x12)\n\x04runs\x18\x01 \x03(\x0b\x32\x1b.baton.internal.v1.TokenRun\x12+\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1d.baton.internal.v1.AttemptEnd\"\xbe\x01\n\x08TokenRun\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06\x63hoice\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\r\x12\x0e\n\x06tokens\x18\x05 \x03(\r\x12-\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1b.baton.internal.v1.Logprobs\x12\x15\n\rfinish_reason\x18\x07 \x01(\t\x12\x15\n\rcached_tokens\x18\x08 \x01(\r\"S\n\nAttemptEnd\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12#\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x16.baton.internal.v1.End2Z\n\x06\x44\x65\x63ode\x12P\n\x05Serve\x12!.baton.internal.v1.GatewayMessage\x1a .baton.internal.v1.DecodeMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12proto/decode.proto\x12\x11\x62\x61ton.internal.v1\x1a\x12proto/common.proto\"\xae\x01\n\x0eGatewayMessage\x12\x32\n\x06\x61ttach\x18\x01 \x01(\x0b\x32 .baton.internal.v1.GatewayAttachH\x00\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x18.baton.internal.v1.StartH\x00\x12\x32\n\x06\x63\x61ncel\x18\x03 \x01(\x0b\x32 .baton.internal.v1.CancelAttemptH\x00\x42\t\n\x07message\"`\n\rGatewayAttach\x12\x0f\n\x07gateway\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12)\n\x06resume\x18\x03 \x03(\x0b\x32\x19.baton.internal.v1.Resume\">\n\x06Resume\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x12\n\nnext_index\x18\x03 \x03(\r\"\x93\x03\n\x05Start\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\'\n\x05model\x18\x03 \x01(\x0b\x32\x18.baton.internal.v1.Model\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12\x14\n\x0ctenant_class\x18\x05 \x01(\r\x12\x0e\n\x06prompt\x18\x06 \x03(\r\x12*\n\x07\x63hoices\x18\x07 \x03(\x0b\x32\x19.baton.internal.v1.Choice\x12-\n\x08sampling\x18\x08 \x01(\x0b\x32\x1b.baton.internal.v1.Sampling\x12\x0c\n\x04seed\x18\t \x01(\x04\x12\x11\n\thash_root\x18\n \x01(\x0c\x12$\n\x04legs\x18\x0b \x03(\x0b\x32\x16.baton.internal.v1.Leg\x12\x10\n\x08\x66\x61llback\x18\x0c \x01(\t\x12\x1d\n\x15\x64\x65\x61\x64line_remaining_us\x18\r \x01(\x04\x12\x0e\n\x06router\x18\x0e \x01(\t\x12\x0f\n\x07grammar\x18\x0f \x01(\t\x12\x15\n\rtenant_weight\x18\x10 \x01(\x01\"B\n\rCancelAttempt\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0f\n\x07outcome\x18\x03 \x01(\t\"v\n\rDecodeMessage\x12/\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x1b.baton.internal.v1.AttachedH\x00\x12)\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x18.baton.internal.v1.FrameH\x00\x42\t\n\x07message\"[\n\x08\x41ttached\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12*\n\x07unknown\x18\x03 \x03(\x0b\x32\x19.baton.internal.v1.Resume\"_\n\x05\x46rame\x12)\n\x04runs\x18\x01 \x03(\x0b\x32\x1b.baton.internal.v1.TokenRun\x12+\n\x04\x65nds\x18\x02 \x03(\x0b\x32\x1d.baton.internal.v1.AttemptEnd\"\xbe\x01\n\x08TokenRun\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0e\n\x06\x63hoice\x18\x03 \x01(\r\x12\x13\n\x0b\x66irst_index\x18\x04 \x01(\r\x12\x0e\n\x06tokens\x18\x05 \x03(\r\x12-\n\x08logprobs\x18\x06 \x03(\x0b\x32\x1b.baton.internal.v1.Logprobs\x12\x15\n\rfinish_reason\x18\x07 \x01(\t\x12\x15\n\rcached_tokens\x18\x08 \x01(\r\"S\n\nAttemptEnd\x12\x0f\n\x07request\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12#\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x16.baton.internal.v1.End2Z\n\x06\x44\x65\x63ode\x12P\n\x05Serve\x12!.baton.internal.v1.GatewayMessage\x1a .baton.internal.v1.DecodeMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,19 +39,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESUME']._serialized_start=336
   _globals['_RESUME']._serialized_end=398
   _globals['_START']._serialized_start=401
-  _globals['_START']._serialized_end=781
-  _globals['_CANCELATTEMPT']._serialized_start=783
-  _globals['_CANCELATTEMPT']._serialized_end=849
-  _globals['_DECODEMESSAGE']._serialized_start=851
-  _globals['_DECODEMESSAGE']._serialized_end=969
-  _globals['_ATTACHED']._serialized_start=971
-  _globals['_ATTACHED']._serialized_end=1062
-  _globals['_FRAME']._serialized_start=1064
-  _globals['_FRAME']._serialized_end=1159
-  _globals['_TOKENRUN']._serialized_start=1162
-  _globals['_TOKENRUN']._serialized_end=1352
-  _globals['_ATTEMPTEND']._serialized_start=1354
-  _globals['_ATTEMPTEND']._serialized_end=1437
-  _globals['_DECODE']._serialized_start=1439
-  _globals['_DECODE']._serialized_end=1529
+  _globals['_START']._serialized_end=804
+  _globals['_CANCELATTEMPT']._serialized_start=806
+  _globals['_CANCELATTEMPT']._serialized_end=872
+  _globals['_DECODEMESSAGE']._serialized_start=874
+  _globals['_DECODEMESSAGE']._serialized_end=992
+  _globals['_ATTACHED']._serialized_start=994
+  _globals['_ATTACHED']._serialized_end=1085
+  _globals['_FRAME']._serialized_start=1087
+  _globals['_FRAME']._serialized_end=1182
+  _globals['_TOKENRUN']._serialized_start=1185
+  _globals['_TOKENRUN']._serialized_end=1375
+  _globals['_ATTEMPTEND']._serialized_start=1377
+  _globals['_ATTEMPTEND']._serialized_end=1460
+  _globals['_DECODE']._serialized_start=1462
+  _globals['_DECODE']._serialized_end=1552
 # @@protoc_insertion_point(module_scope)

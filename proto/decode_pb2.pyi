@@ -38,7 +38,7 @@ class Resume(_message.Message):
     def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., next_index: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("request", "attempt", "model", "tenant", "tenant_class", "prompt", "choices", "sampling", "seed", "hash_root", "legs", "fallback", "deadline_remaining_us", "router", "grammar")
+    __slots__ = ("request", "attempt", "model", "tenant", "tenant_class", "prompt", "choices", "sampling", "seed", "hash_root", "legs", "fallback", "deadline_remaining_us", "router", "grammar", "tenant_weight")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class Start(_message.Message):
     DEADLINE_REMAINING_US_FIELD_NUMBER: _ClassVar[int]
     ROUTER_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     request: str
     attempt: int
     model: _common_pb2.Model
@@ -69,7 +70,8 @@ class Start(_message.Message):
     deadline_remaining_us: int
     router: str
     grammar: str
-    def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., tenant: _Optional[str] = ..., tenant_class: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., hash_root: _Optional[bytes] = ..., legs: _Optional[_Iterable[_Union[_common_pb2.Leg, _Mapping]]] = ..., fallback: _Optional[str] = ..., deadline_remaining_us: _Optional[int] = ..., router: _Optional[str] = ..., grammar: _Optional[str] = ...) -> None: ...
+    tenant_weight: float
+    def __init__(self, request: _Optional[str] = ..., attempt: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., tenant: _Optional[str] = ..., tenant_class: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., hash_root: _Optional[bytes] = ..., legs: _Optional[_Iterable[_Union[_common_pb2.Leg, _Mapping]]] = ..., fallback: _Optional[str] = ..., deadline_remaining_us: _Optional[int] = ..., router: _Optional[str] = ..., grammar: _Optional[str] = ..., tenant_weight: _Optional[float] = ...) -> None: ...
 
 class CancelAttempt(_message.Message):
     __slots__ = ("request", "attempt", "outcome")

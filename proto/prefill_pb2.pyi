@@ -48,7 +48,7 @@ class Fingerprint(_message.Message):
     def __init__(self, model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., dtype: _Optional[str] = ..., layers: _Optional[int] = ..., kv_heads: _Optional[int] = ..., head_dim: _Optional[int] = ...) -> None: ...
 
 class PrefillStart(_message.Message):
-    __slots__ = ("transfer", "epoch", "request", "attempt", "tenant", "tenant_class", "prompt", "choices", "sampling", "seed", "hash_root", "deadline_remaining_us", "router", "reservation", "transfer_wanted", "grammar")
+    __slots__ = ("transfer", "epoch", "request", "attempt", "tenant", "tenant_class", "prompt", "choices", "sampling", "seed", "hash_root", "deadline_remaining_us", "router", "reservation", "transfer_wanted", "grammar", "tenant_weight")
     TRANSFER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +65,7 @@ class PrefillStart(_message.Message):
     RESERVATION_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_WANTED_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     transfer: int
     epoch: int
     request: str
@@ -81,7 +82,8 @@ class PrefillStart(_message.Message):
     reservation: int
     transfer_wanted: bool
     grammar: str
-    def __init__(self, transfer: _Optional[int] = ..., epoch: _Optional[int] = ..., request: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., tenant_class: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., hash_root: _Optional[bytes] = ..., deadline_remaining_us: _Optional[int] = ..., router: _Optional[str] = ..., reservation: _Optional[int] = ..., transfer_wanted: bool = ..., grammar: _Optional[str] = ...) -> None: ...
+    tenant_weight: float
+    def __init__(self, transfer: _Optional[int] = ..., epoch: _Optional[int] = ..., request: _Optional[str] = ..., attempt: _Optional[int] = ..., tenant: _Optional[str] = ..., tenant_class: _Optional[int] = ..., prompt: _Optional[_Iterable[int]] = ..., choices: _Optional[_Iterable[_Union[_common_pb2.Choice, _Mapping]]] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., seed: _Optional[int] = ..., hash_root: _Optional[bytes] = ..., deadline_remaining_us: _Optional[int] = ..., router: _Optional[str] = ..., reservation: _Optional[int] = ..., transfer_wanted: bool = ..., grammar: _Optional[str] = ..., tenant_weight: _Optional[float] = ...) -> None: ...
 
 class Bound(_message.Message):
     __slots__ = ("transfer", "epoch", "first_token", "lease_us")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from core.addresses import advertise_problem
 from router.policy import RouterPolicy
 
 
@@ -13,6 +14,8 @@ class RouterConfig:
     """Stable and unique in the fleet; part of every reservation that workers acknowledge."""
     address: str = "127.0.0.1:0"
     """host:port to listen on; port 0 picks a free one."""
+    advertise_host: str = ""
+    """Where others reach this process; empty: the host of `address`."""
     redis_url: str = ""
     """Where the fleet is announced and tenants' limits are shared; empty: limits are this router's own."""
     record: str = ""
@@ -31,6 +34,8 @@ class RouterConfig:
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdigit() or int(port) > 65535:
             raise ValueError(f"router: address must be host:port, is {self.address!r}")
+        if problem := advertise_problem(host, self.advertise_host):
+            raise ValueError(f"router: {problem}")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise ValueError(f"router: metrics_port must be 0..65535, is {self.metrics_port}")
         if self.drain_grace_us < 0:

@@ -2,14 +2,13 @@
 
 import heapq
 
-from core.request import AttemptKey, TenantClass
+from core.request import AttemptKey, TenantClass, bounded_weight
 from router.policy import RouterPolicy
 from router.tenant_queue import LaneKey, TenantQueue, Waiting
 
 Keys = tuple[AttemptKey, ...]
 
 CREDIT_MAX_US = 1_000_000
-WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0
 
 
 class FairQueue:
@@ -52,7 +51,7 @@ class FairQueue:
         if leaver is not None:
             self.remove(leaver.key)
         tenant = self._tenant(waiting.tenant)
-        tenant.weight = min(WEIGHT_MAX, max(WEIGHT_MIN, waiting.weight))
+        tenant.weight = bounded_weight(waiting.weight)
         if not any(lane[0] is waiting.tenant_class for lane in tenant.lanes):
             tenant.virtual_us = max(tenant.virtual_us, self._floor_us[waiting.tenant_class])
         tenant.push(waiting)
@@ -98,7 +97,7 @@ class FairQueue:
     def charge(self, tenant_name: str, weight: float, cost_us: int) -> None:
         """An attempt that runs without having waited here: re-announced after a restart."""
         tenant = self._tenant(tenant_name)
-        tenant.weight = min(WEIGHT_MAX, max(WEIGHT_MIN, weight))
+        tenant.weight = bounded_weight(weight)
         tenant.charge(cost_us)
         self._rank(tenant)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from capacity.quantities import Ask, GiveBack, LeaseConfig, Lost
 from capacity.store import CapacityStore
+from core.addresses import advertised
 from core.membership import Member, MemberKind
 from proto import router_pb2, router_pb2_grpc
 from router.actions import Place, Refuse, Resync
@@ -68,7 +69,7 @@ class RouterService:
         service = Service(name, RouterApi(self), router_pb2_grpc.add_RouterServicer_to_server)
         interceptors = [CountingInterceptor(rpc_metrics)]
         server = await make_server([service], self.config.address, interceptors=interceptors)
-        member = self._member(server.address)
+        member = self._member(advertised(server.address, self.config.advertise_host))
         more = await self._open_metrics(server.address)
         await self._open_store(member)
         background = [asyncio.create_task(each) for each in (self._announce(member), self._watch())]

@@ -23,6 +23,7 @@ from rpc.convert import (
     model_to_wire,
     role_from_wire,
     tenant_class_from_wire,
+    weight_from_wire,
 )
 from rpc.errors import FieldError
 
@@ -38,8 +39,6 @@ def submission_from_wire(message: router_pb2.Submit) -> Submission:
     for name in ("prompt_tokens", "output_tokens", "max_tokens"):
         _check(getattr(message, name) <= TOKENS_MAX, f"submit.{name}", f"must be at most {TOKENS_MAX}")
     _check(message.choices <= CHOICES_MAX, "submit.choices", f"must be at most {CHOICES_MAX}")
-    weight = message.tenant_weight or 1.0
-    _check(0 < weight < float("inf"), "submit.tenant_weight", "must be a positive number")
     return Submission(
         key=AttemptKey(message.request, message.attempt),
         tenant=message.tenant,
@@ -53,7 +52,7 @@ def submission_from_wire(message: router_pb2.Submit) -> Submission:
         deadline_remaining_us=message.deadline_remaining_us,
         avoid_workers=tuple(message.avoid_workers),
         dtype=message.dtype,
-        tenant_weight=weight,
+        tenant_weight=weight_from_wire(message.tenant_weight, "submit.tenant_weight"),
         tenant_concurrency=message.tenant_concurrency,
         tenant_tokens_per_minute=message.tenant_tokens_per_minute,
     )

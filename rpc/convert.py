@@ -136,6 +136,12 @@ def tenant_class_from_wire(number: int, field: str = "tenant_class") -> TenantCl
     return _TENANT_CLASSES[number]
 
 
+def weight_from_wire(weight: float, field: str = "tenant_weight") -> float:
+    """0 is what a peer sends that does not know of weights."""
+    _check(0 <= weight < float("inf"), field, f"{weight} is not a positive number")
+    return weight or 1.0
+
+
 def finish_to_wire(finish: FinishReason | None) -> str:
     return "" if finish is None else finish.value
 

@@ -34,6 +34,8 @@ def keepalive_options(settings: ConnectionSettings) -> Options:
     return [
         ("grpc.keepalive_time_ms", settings.keepalive_time_ms),
         ("grpc.keepalive_timeout_ms", settings.keepalive_timeout_ms),
+        # What breaks a connection whose peer is silent: the one above alone leaves it for a minute.
+        ("grpc.http2.ping_timeout_ms", settings.keepalive_timeout_ms),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_send_message_length", settings.message_bytes_max),

@@ -111,6 +111,7 @@ def start_request(start: Start, now_us: int) -> StartRequest:
         tenant=start.tenant.name,
         tenant_class=start.tenant.tenant_class,
         grammar=start.grammar,
+        tenant_weight=start.tenant.weight,
     )
     return StartRequest(job, start.legs, start.fallback, max(1, start.deadline_us - now_us), start.router)
 

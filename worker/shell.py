@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
+from core.addresses import advertised, host_of
 from core.membership import Member, MemberKind
 from core.request import Role
 from engine.engine import Engine
@@ -19,6 +20,7 @@ from proto import router_pb2, worker_pb2, worker_pb2_grpc
 from rpc.channels import Channels
 from rpc.clock import now_us, wall_us
 from rpc.convert import model_to_wire
+from rpc.errors import ServiceError
 from rpc.metrics import process_registry, serve_metrics
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
@@ -81,9 +83,10 @@ class WorkerShell(ABC, Generic[Plain]):
         self.channels = Channels()
         self.steps = StepLoop(hosted.backend, self.loop, self._engine_failed, paced=config.backend == "timed")
         self.random = random.Random(hosted.key.incarnation)
+        self._lane_host = host_of(advertised(config.address, config.advertise_host))
         self.lanes = Lanes(
             self.own,
-            LaneConfig(),
+            LaneConfig(hostname=self._lane_host),
             LANE_BUDGET_BYTES,
             self.loop.call_soon_threadsafe,
             ready=self.lane_ready,
@@ -149,8 +152,9 @@ class WorkerShell(ABC, Generic[Plain]):
             _State(self),
             worker_pb2_grpc.add_WorkerServicer_to_server,
         )
+        self._check_lane_host()
         server = await make_server([self.service(), state], self.config.address)
-        self._address = server.address
+        self._address = advertised(server.address, self.config.advertise_host)
         registration = Registration(self.config, self._member(), self._links, self.process.log)
         await registration.start()
         background = [
@@ -170,6 +174,13 @@ class WorkerShell(ABC, Generic[Plain]):
             task.cancel()
         await registration.close()
         await self._leave(server)
+
+    def _check_lane_host(self) -> None:
+        """At the start, where an operator sees it, rather than at the first hand-off."""
+        try:
+            self.lanes.check_host()
+        except OSError as error:
+            raise ServiceError(f"advertise_host: cannot bind {self._lane_host}: {error.strerror}") from None
 
     async def _open_metrics(self, address: str) -> dict[str, int]:
         if self.config.metrics_port is None:

@@ -50,15 +50,17 @@ class Cancels:
     async def cancel(self, tenant: str, name: str) -> bool:
         """Whether any gateway had it.
 
-        A client's own id does not name its gateway, and several may have one live: all are asked.
+        An id of ours is live at its owner or nowhere. A client's own does not name its gateway, may look
+        like one of ours, and several gateways may have one live: all are asked, and each ends its own.
         """
         here = self.cancel_here(tenant, name)
         peers = self._peers.peers()
         owner = owner_of(name)
-        if owner == self._gateway or (here and owner is not None):
-            return here
-        asked = [peers[owner]] if owner in peers else list(peers.values())
-        answers = await asyncio.gather(*(self._forward(address, tenant, name) for address in asked))
+        if owner == self._gateway and here:
+            return True
+        if owner in peers and await self._forward(peers.pop(owner), tenant, name):
+            return True
+        answers = await asyncio.gather(*(self._forward(address, tenant, name) for address in peers.values()))
         return here or any(answers)
 
     async def _forward(self, address: str, tenant: str, name: str) -> bool:

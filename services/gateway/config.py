@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from core.addresses import advertise_problem
 from services.gateway.gateway import GatewayPolicy
 
 
@@ -41,6 +42,8 @@ class GatewayConfig:
     peer_host: str = "127.0.0.1"
     """Where other gateways connect."""
     peer_port: int = 0
+    advertise_host: str = ""
+    """Where others reach this process; empty: `peer_host`."""
     share_ports: bool = False
     """Several gateway processes listen on the same client ports."""
     models: tuple[ModelConfig, ...]
@@ -57,7 +60,8 @@ class GatewayConfig:
     client_buffer_bytes_max: int = 1 << 20
     """What may wait for one client that does not read; beyond it the request is cancelled."""
     keep_alive_s: float = 15.0
-    """Response headers wait for the first token at most so long; after them silence is at most so long."""
+    """A stream's headers wait for the first token at most so long; after them silence is at most so long.
+    Those of a whole answer wait for its end, but from the first token on at most so long."""
     deadline_s: float = 3600.0
     """How long a request may take that names no deadline, and at most."""
     prefix_hashes_max: int = 512
@@ -83,6 +87,8 @@ class GatewayConfig:
         for router in self.routers:
             if not all(router.partition("=")) or ":" not in router:
                 raise ValueError(f"routers: {router!r} is not id=host:port")
+        if problem := advertise_problem(self.peer_host, self.advertise_host):
+            raise ValueError(problem)
         for name in ("http_port", "grpc_port", "peer_port"):
             if not 0 <= getattr(self, name) <= 65535:
                 raise ValueError(f"{name}: must be between 0 and 65535, not {getattr(self, name)}")

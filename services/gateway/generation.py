@@ -40,6 +40,8 @@ class Generation:
     mailbox: Mailbox
     driver: Driver
     registry: RequestNames
+    is_shared: bool = False
+    """Another live request may have the client's name."""
     client_id_field: str = "x-request-id"
     """Where a client's own name comes from."""
     finishes: dict[int, FinishReason] = field(default_factory=dict)
@@ -52,16 +54,21 @@ class Generation:
         return sum(request.choices for request in self.requests)
 
     @property
+    def _ids(self) -> tuple[str, ...]:
+        return tuple(request.request for request in self.requests)
+
+    @property
     def done(self) -> bool:
         return self._open == 0
 
     def __enter__(self) -> "Generation":
-        """Raises Refusal where the tenant has a live request of one of the names."""
-        requests = tuple(request.request for request in self.requests)
-        taken = self.registry.claim(self.requests[0].tenant.name, self.names, requests)
+        """Raises Refusal where the tenant has a live request of one of the names, and it is not shared."""
+        tenant = self.requests[0].tenant.name
+        taken = None if self.is_shared else self.registry.taken(tenant, self.names)
         if taken is not None:
             problem = f"the request id {taken!r} is live already"
             raise Refusal(End(Outcome.DUPLICATE_REQUEST, problem, self.client_id_field))
+        self.registry.claim(tenant, self.names, self._ids)
         self._open = len(self.requests)
         for number, request in enumerate(self.requests):
             texts = [self._text(request, choice) for choice in range(request.choices)]
@@ -72,7 +79,7 @@ class Generation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.cancel(Outcome.CANCELLED, "the client is gone")
-        self.registry.release(self.requests[0].tenant.name, self.names)
+        self.registry.release(self.requests[0].tenant.name, self.names, self._ids)
 
     def cancel(self, outcome: Outcome, message: str = "") -> None:
         """Idempotent."""

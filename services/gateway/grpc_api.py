@@ -1,6 +1,7 @@
 """baton.v1.Inference: many requests on one stream."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc.aio
@@ -23,6 +24,7 @@ from services.gateway.mailbox import Item
 from services.gateway.models import ServedModel
 from services.gateway.refusal import Refusal, bad_field
 from services.gateway.requests import Tenant
+from services.gateway.stream_names import Asked, StreamNames
 from services.gateway.structured import Structure, structure
 from services.gateway.tenants import Tenants
 from text.conversation import Conversation, TemplateError
@@ -71,6 +73,7 @@ class InferenceApi(InferenceServicer):
             prefix="gen-",
             client_id=start.client_id,
             client_id_field="client_id",
+            is_shared=True,
             deadline_us=start.deadline_ms * 1000,
         )
         fields, logprobs = _sampling(start.sampling)
@@ -109,6 +112,7 @@ class _Conversation:
         self._outbox: Outbox[api.GenerateResponse] = Outbox(OUTBOX_MESSAGES_MAX)
         self._overflowed = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._names = StreamNames()
 
     async def run(self) -> None:
         """A client may half-close once it has asked for everything: its answers still come.
@@ -142,27 +146,31 @@ class _Conversation:
         kind = message.WhichOneof("message")
         if kind == "start":
             self._start(message.start)
+        elif kind == "cancel" and message.cancel.request_id:
+            self._spawn(self._service.cancel(self._tenant, message.cancel.request_id))
         elif kind == "cancel":
-            self._cancel(message.cancel)
+            self._names.cancel(message.cancel.client_id)
 
     def _start(self, start: api.StartGeneration) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(start))
+        try:
+            asked = self._names.claim(start.client_id)
+        except Refusal as refusal:
+            self._send(start.client_id, "", error=_error(refusal.end))
+            return
+        self._spawn(self._answer(start, asked))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    def _cancel(self, cancel: api.CancelGeneration) -> None:
-        task = asyncio.get_running_loop().create_task(
-            self._service.cancel(self._tenant, cancel.request_id or cancel.client_id)
-        )
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-
-    async def _answer(self, start: api.StartGeneration) -> None:
+    async def _answer(self, start: api.StartGeneration, asked: Asked) -> None:
         request_id = ""
         try:
             generation = await self._service.generation(self._tenant, start)
             request_id = generation.id
             with generation:
+                asked.began(lambda: generation.cancel(Outcome.CANCELLED, "cancelled by request"))
                 await self._relay(start.client_id, generation)
         except Refusal as refusal:
             self._send(start.client_id, request_id, error=_error(refusal.end))
@@ -170,6 +178,8 @@ class _Conversation:
             # One request's error never ends another's.
             self._service.failed(error)
             self._send(start.client_id, request_id, error=_error(End(Outcome.INTERNAL, "internal error")))
+        finally:
+            self._names.release(start.client_id, asked)
 
     async def _relay(self, client_id: str, generation: Generation) -> None:
         accepted = False

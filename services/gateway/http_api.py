@@ -139,7 +139,7 @@ class HttpApi:
             answer = (
                 stream(call, generation, format, keep_alive_s)
                 if streamed
-                else whole(call, generation, format)
+                else whole(call, generation, format, keep_alive_s)
             )
             await while_connected(call, answer, lambda: generation.cancel(Outcome.CANCELLED))
 

@@ -38,6 +38,8 @@ class Call:
     """What its id begins with."""
     client_id: str = ""
     client_id_field: str = "x-request-id"
+    is_shared: bool = False
+    """Several live requests may have the client's name: it is its own only on its stream."""
     deadline_us: int = 0
     """From now; 0: the server's own."""
 
@@ -211,6 +213,7 @@ class Intake:
         return Generation(
             id=id,
             names=tuple(dict.fromkeys(name for name in (id, call.client_id) if name)),
+            is_shared=call.is_shared,
             model=model,
             created_s=wall_us() // 1_000_000,
             requests=requests,

@@ -29,27 +29,36 @@ def name_problem(name: str) -> str | None:
 
 
 class RequestNames:
-    """Ids of live requests, ours and the clients' own, each within its tenant."""
+    """Ids of live requests, ours and the clients' own, each within its tenant.
+
+    A client's name may mean several calls: streams count their requests alike, and no gateway knows what
+    another has live. A cancel by name ends every one of them.
+    """
 
     def __init__(self) -> None:
-        self._requests: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._requests: dict[tuple[str, str], list[tuple[str, ...]]] = {}
+        """The requests of each call of that name."""
 
-    def claim(self, tenant: str, names: tuple[str, ...], requests: tuple[str, ...]) -> str | None:
-        """All of the names or none: the first that is taken, or None when all are had."""
-        for name in names:
-            if (tenant, name) in self._requests:
-                return name
-        for name in names:
-            self._requests[tenant, name] = requests
-        return None
+    def taken(self, tenant: str, names: tuple[str, ...]) -> str | None:
+        """The first that a live call here has; None: all are free."""
+        return next((name for name in names if (tenant, name) in self._requests), None)
 
-    def release(self, tenant: str, names: tuple[str, ...]) -> None:
+    def claim(self, tenant: str, names: tuple[str, ...], requests: tuple[str, ...]) -> None:
         for name in names:
-            self._requests.pop((tenant, name), None)
+            self._requests.setdefault((tenant, name), []).append(requests)
+
+    def release(self, tenant: str, names: tuple[str, ...], requests: tuple[str, ...]) -> None:
+        """Gives back what these requests claimed. Idempotent."""
+        for name in names:
+            calls = self._requests.get((tenant, name), [])
+            if requests in calls:
+                calls.remove(requests)
+            if not calls:
+                self._requests.pop((tenant, name), None)
 
     def find(self, tenant: str, name: str) -> tuple[str, ...]:
         """The live requests of this tenant by that name; empty: not found, whoever else may have it."""
-        return self._requests.get((tenant, name), ())
+        return tuple(request for call in self._requests.get((tenant, name), ()) for request in call)
 
     def __len__(self) -> int:
         return len(self._requests)

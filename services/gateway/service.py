@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from capacity.store import CapacityStore
+from core.addresses import advertised
 from core.membership import Joined, Member, MemberKind, Membership
 from core.request import ModelIdentity
 from proto import gateway_pb2, inference_pb2
@@ -158,10 +159,10 @@ class GatewayService:
         member = Member(
             MemberKind.GATEWAY,
             config.id,
-            self.servers.peer.address,
+            advertised(self.servers.peer.address, config.advertise_host),
             self._incarnation,
             started_us=self._started_us,
-            http_address=self.servers.http.address,
+            http_address=advertised(self.servers.http.address, config.advertise_host),
             pid=os.getpid(),
             models=tuple(ModelIdentity(model.name, model.revision) for model in config.models),
         )

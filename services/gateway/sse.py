@@ -6,6 +6,7 @@ import orjson
 
 from core.ends import End
 from core.outcomes import Outcome
+from rpc.status import status_of
 from services.gateway.actions import Ended
 from services.gateway.choice_text import Piece
 from services.gateway.generation import Generation
@@ -14,6 +15,9 @@ from services.gateway.openai_format import Format, Json, error_body
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+BLANK = b"\n"
+RETRIED = (429, 500, 502, 503, 504)
+"""Statuses after which clients ask again by themselves, as they do after a broken connection."""
 _STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
 
 
@@ -66,18 +70,49 @@ async def stream(call: HttpCall, generation: Generation, format: Format, keep_al
             silent_until = loop.time() + keep_alive_s
 
 
-async def whole(call: HttpCall, generation: Generation, format: Format) -> None:
-    """One JSON body when everything is done, or the refusal."""
+async def whole(call: HttpCall, generation: Generation, format: Format, keep_alive_s: float) -> None:
+    """One JSON body when everything is done, or the refusal.
+
+    The status waits for the end, for it is all that clients understand of a refusal, but once tokens come
+    no longer than `keep_alive_s`: then it is 200, and blank lines, which JSON may begin with, keep proxies
+    from giving up on a long answer. What fails after that breaks the connection where a retry may help.
+    """
+    loop = asyncio.get_running_loop()
+    silent_until, has_token = loop.time() + keep_alive_s, False
     while not generation.done:
-        for number, item in await generation.mailbox.take(None):
+        wait_s = max(0.0, silent_until - loop.time()) if has_token else None
+        for number, item in await generation.mailbox.take(wait_s):
             if isinstance(item, Piece):
+                has_token = True
                 format.gather(generation.note(number, item), item)
             elif isinstance(item, Ended):
                 generation.note(number, item)
                 if item.end.outcome is not Outcome.COMPLETED:
-                    await call.refuse(item.end)
+                    await _fail_whole(call, item.end)
                     return
-    await call.json(200, format.whole())
+        if has_token and not generation.done and loop.time() >= silent_until:
+            await _begin_whole(call)
+            await call.write(BLANK, True)
+            silent_until = loop.time() + keep_alive_s
+    if call.begun:
+        await call.write(orjson.dumps(format.whole()), False)
+    else:
+        await call.json(200, format.whole())
+
+
+async def _begin_whole(call: HttpCall) -> None:
+    if not call.begun:
+        await call.begin(200, "application/json", _STREAM_HEADERS)
+
+
+async def _fail_whole(call: HttpCall, end: End) -> None:
+    if not call.begun:
+        await call.refuse(end)
+        return
+    may_retry = status_of(end.outcome).http in RETRIED
+    await call.write(orjson.dumps(error_body(end)), may_retry)
+    if may_retry:
+        call.abort()
 
 
 async def _begin(call: HttpCall) -> None:

@@ -125,6 +125,7 @@ def _start(start: Start, now_us: int) -> decode_pb2.Start:
         deadline_remaining_us=max(1, start.deadline_us - now_us),
         router=start.router,
         grammar=start.grammar,
+        tenant_weight=start.tenant.weight,
     )
 
 

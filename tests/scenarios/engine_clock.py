@@ -56,6 +56,7 @@ class EngineClock:
         max_tokens: int,
         tenant_class: TenantClass = TenantClass.STANDARD,
         tenant: str = "tenant",
+        weight: float = 1.0,
     ) -> Asked:
         number = len(self.asked)
         job = Job(
@@ -67,6 +68,7 @@ class EngineClock:
             hash_root=b"rootroot",
             tenant=tenant,
             tenant_class=tenant_class,
+            tenant_weight=weight,
         )
         assert self.engine.add(job, Stage.FULL, self.now_us) is None
         self.asked[job.key] = Asked(job, self.now_us)

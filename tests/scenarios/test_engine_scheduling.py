@@ -151,6 +151,34 @@ def test_a_tenant_that_asks_much_does_not_keep_one_that_asks_little_waiting() ->
     assert before <= 8, f"{before} of the other tenant's went first"
 
 
+@pytest.mark.parametrize(
+    ("weights", "prompt_tokens"),
+    [
+        pytest.param((1, 1), (60, 60), id="equal"),
+        pytest.param((1, 1), (40, 400), id="equal, one asks ten times as much at once"),
+        pytest.param((3, 1), (60, 60), id="3:1"),
+        pytest.param((3, 1), (60, 240), id="3:1, the lighter one asks more at once"),
+        pytest.param((1, 2.5), (240, 60), id="1:2.5"),
+        pytest.param((1, 1), (60, 1_200), id="equal, one's prompts are long"),
+        pytest.param((3, 1), (60, 1_200), id="3:1, the lighter one's prompts are long"),
+        pytest.param((3, 1), (1_200, 60), id="3:1, the heavier one's prompts are long"),
+    ],
+)
+def test_scenario_41_tenants_share_by_weight_when_all_have_work(
+    weights: tuple[float, float], prompt_tokens: tuple[int, int]
+) -> None:
+    clock = EngineClock(max_running=4)
+    began_us = clock.now_us
+    while clock.now_us - began_us < 60_000_000:
+        for name, weight, tokens in zip("ab", weights, prompt_tokens, strict=True):
+            waiting = sum(1 for a in clock.asked.values() if not a.is_ended and a.job.tenant == name)
+            for _ in range(8 - waiting):
+                clock.ask(tokens, 10, tenant=name, weight=weight)
+        clock.step()
+    service_us = clock.engine.service_us
+    assert service_us["a"] / service_us["b"] == pytest.approx(weights[0] / weights[1], rel=0.1)
+
+
 def test_the_classes_share_when_all_have_work() -> None:
     clock = EngineClock(max_running=4)
     began_us = clock.now_us

@@ -126,6 +126,12 @@ def test_a_bad_answer_says_why(lines: tuple[str, ...], reason: str) -> None:
     assert reason in streamed(*lines).bad
 
 
+def test_tokens_that_stand_for_no_text_are_an_answer_without_a_first_text() -> None:
+    usage = 'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+    result = summarize([streamed(LAST, usage, DONE)], 1.0)
+    assert (result.ok, result.bad, result.output_tokens, result.ttft_p50_ms) == (1, 0, 2, None)
+
+
 def test_bad_answers_are_counted_sampled_and_out_of_the_figures() -> None:
     result = summarize([streamed(TEXT, LAST, DONE), *[streamed(TEXT)] * 3, streamed(LAST, DONE)], 1.0)
     assert (result.ok, result.bad, result.output_tokens) == (1, 4, 1)

@@ -1,5 +1,7 @@
 """Which class and which tenant is owed compute, in numbers."""
 
+import pytest
+
 from core.request import TenantClass
 from engine.class_shares import CREDIT_MAX_US, MINIMUM_PARTS, ClassShares
 from engine.tenant_turns import TenantTurns
@@ -48,10 +50,22 @@ def test_savings_are_bounded_and_buy_even_what_costs_more() -> None:
 def test_who_comes_back_starts_where_the_last_chosen_stood() -> None:
     turns = TenantTurns()
     turns.come("busy")
-    turns.spend("busy", 900)
+    turns.spend("busy", 1.0, 900)
     turns.chosen("busy")
     turns.come("new")
     assert turns["new"] == 900, "no claim on the time before it came"
-    turns.spend("new", 50)
+    turns.spend("new", 1.0, 50)
     turns.come("busy")
     assert turns["busy"] == 900 < turns["new"]
+
+
+@pytest.mark.parametrize(
+    ("weight", "virtual_ns"),
+    [(1.0, 900), (3.0, 300), (0.5, 1_800), (1_000_000.0, 9), (0.000_001, 90_000)],
+    ids=["one", "three times the share", "half of it", "bounded above", "bounded below"],
+)
+def test_time_counts_by_weight(weight: float, virtual_ns: int) -> None:
+    turns = TenantTurns()
+    turns.come("tenant")
+    turns.spend("tenant", weight, 900)
+    assert turns["tenant"] == virtual_ns

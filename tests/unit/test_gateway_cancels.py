@@ -47,8 +47,22 @@ def test_a_name_of_the_clients_own_is_cancelled_wherever_it_lives() -> None:
     assert cancel(Here(RequestNames(), found_at="c:1"), "mine")
 
 
+@pytest.mark.parametrize("owner", ["gw-a", "gw-b", "gone"])
+def test_a_name_that_only_looks_like_ours_is_found_wherever_it_lives(owner: str) -> None:
+    name = made_id("cmpl-", owner, "1")
+    assert cancel(Here(RequestNames(), found_at="c:1"), name)
+    nowhere = Here(RequestNames())
+    assert not cancel(nowhere, name) and nowhere.asked == ["b:1", "c:1"]
+    names = RequestNames()
+    names.claim("tenant", (name,), ("r1",))
+    assert cancel(Here(names), name)
+
+
 @pytest.mark.parametrize(("owner", "asked"), [("gw-a", []), ("gw-b", ["b:1"])])
 def test_an_id_of_ours_is_asked_of_its_owner_alone(owner: str, asked: list[str]) -> None:
-    here = Here(RequestNames())
-    assert not cancel(here, made_id("cmpl-", owner, "1"))
+    names, name = RequestNames(), made_id("cmpl-", owner, "1")
+    if owner == "gw-a":
+        names.claim("tenant", (name,), ("r1",))
+    here = Here(names, found_at="b:1")
+    assert cancel(here, name)
     assert here.asked == asked

@@ -18,19 +18,31 @@ def test_a_clients_own_id_names_nobody(name: str) -> None:
 
 def test_names_are_the_tenants_own() -> None:
     names = RequestNames()
-    assert names.claim("a", ("id-1", "mine"), ("r1", "r2")) is None
-    assert names.claim("b", ("id-2", "mine"), ("r3",)) is None, "another tenant may use the same"
+    names.claim("a", ("id-1", "mine"), ("r1", "r2"))
+    assert names.taken("b", ("id-2", "mine")) is None, "another tenant may use the same"
+    names.claim("b", ("id-2", "mine"), ("r3",))
     assert names.find("a", "mine") == names.find("a", "id-1") == ("r1", "r2")
     assert names.find("b", "id-1") == () and names.find("b", "mine") == ("r3",)
 
 
-def test_a_taken_name_claims_nothing() -> None:
+def test_a_name_is_taken_until_its_call_ends() -> None:
     names = RequestNames()
     names.claim("a", ("id-1", "mine"), ("r1",))
-    assert names.claim("a", ("id-2", "mine"), ("r2",)) == "mine"
-    assert names.find("a", "id-2") == (), "all or none"
-    names.release("a", ("id-1", "mine"))
-    assert names.claim("a", ("id-2", "mine"), ("r2",)) is None and len(names) == 2
+    assert names.taken("a", ("id-2", "mine")) == "mine"
+    names.release("a", ("id-1", "mine"), ("r1",))
+    assert names.taken("a", ("id-2", "mine")) is None and len(names) == 0
+
+
+def test_a_shared_name_means_all_who_have_it() -> None:
+    names = RequestNames()
+    names.claim("a", ("id-1", "mine"), ("r1",))
+    names.claim("a", ("id-2", "mine"), ("r2",))
+    assert names.find("a", "mine") == ("r1", "r2")
+    for _ in range(2):
+        names.release("a", ("id-1", "mine"), ("r1",))
+    assert names.find("a", "mine") == ("r2",) and names.find("a", "id-1") == ()
+    names.release("a", ("id-2", "mine"), ("r2",))
+    assert len(names) == 0
 
 
 def test_what_a_name_may_be() -> None:
