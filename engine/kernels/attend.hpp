@@ -78,13 +78,31 @@ void score(const Queries<Type>& queries, typename Type::Element* const* groups,
   }
 }
 
+constexpr int kFewRows = 5;  // up to here it takes fewer instructions to reduce them one by one
+
+// Lane r = the largest of row r, for `count` rows; 0 past them.
+inline __m512 largest_of(const __m512* rows, int count) {
+  if (count > kFewRows) return reduce_rows(rows, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
+  alignas(kLine) float row[kQueriesMax] = {};
+  for (int r = 0; r < count; ++r) row[r] = _mm512_reduce_max_ps(rows[r]);
+  return _mm512_load_ps(row);
+}
+
+// Lane r = the sum of row r, likewise.
+inline __m512 sum_of(const __m512* rows, int count) {
+  if (count > kFewRows) return reduce_rows(rows, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); });
+  alignas(kLine) float row[kQueriesMax] = {};
+  for (int r = 0; r < count; ++r) row[r] = _mm512_reduce_add_ps(rows[r]);
+  return _mm512_load_ps(row);
+}
+
 // Turns the scores [query][64] of a tile that begins at token `base` into weights [query][64] of the
 // model's type; factors [16] are what the queries' older sums are to be multiplied by. kAll: every query
 // sees the whole tile.
 template <class Type, bool kAll>
 void reweigh(const Queries<Type>& queries, const float* scores, int base, const Softmax& state,
              typename Type::Element* weights, float* factors) {
-  alignas(kLine) float row[kQueriesMax] = {};
+  __m512 row[kQueriesMax] = {};
   const auto seen = [&](int r, int g) {
     return kAll ? __mmask16(0xFFFF) : mask_of(queries.visible[r] - base - g * kGroup);
   };
@@ -94,11 +112,11 @@ void reweigh(const Queries<Type>& queries, const float* scores, int base, const 
     for (int g = 0; g < kTileGroups; ++g) {
       top = _mm512_mask_max_ps(top, seen(r, g), top, _mm512_load_ps(scores + g * kGroup));
     }
-    row[r] = _mm512_reduce_max_ps(top);
+    row[r] = top;
   }
   const __m512 old_peak = _mm512_loadu_ps(state.peak);
   const __m512 scale = _mm512_set1_ps(queries.scale);
-  const __m512 peak = _mm512_max_ps(_mm512_mul_ps(_mm512_load_ps(row), scale), old_peak);
+  const __m512 peak = _mm512_max_ps(_mm512_mul_ps(largest_of(row, queries.count), scale), old_peak);
   const __m512 factor = exp2(_mm512_sub_ps(old_peak, peak));
   _mm512_storeu_ps(state.peak, peak);
   _mm512_storeu_ps(factors, factor);
@@ -113,10 +131,9 @@ void reweigh(const Queries<Type>& queries, const float* scores, int base, const 
     }
     Type::narrow_two(weights, sum[0], sum[1]);
     Type::narrow_two(weights + 2 * kGroup, sum[2], sum[3]);
-    const __m512 all = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
-    row[r] = _mm512_reduce_add_ps(all);
+    row[r] = _mm512_add_ps(_mm512_add_ps(sum[0], sum[1]), _mm512_add_ps(sum[2], sum[3]));
   }
-  const __m512 total = _mm512_fmadd_ps(_mm512_loadu_ps(state.total), factor, _mm512_load_ps(row));
+  const __m512 total = _mm512_fmadd_ps(_mm512_loadu_ps(state.total), factor, sum_of(row, queries.count));
   _mm512_storeu_ps(state.total, total);
 }
 
@@ -169,8 +186,9 @@ struct VectorProducts {
                     float* scores) {
     baton::score<Type, R, wide>(queries, groups, next, head_dim, scores);
   }
-  static void weigh(const Element* weights, const float* factors, Element* const* groups, int tokens,
-                    int head_dim, int, float* sums) {
+  void fetch_values(Element* const*, int, int) {}
+  void weigh(const Element* weights, const float* factors, Element* const* groups, int tokens, int head_dim,
+             int, float* sums) {
     int dim = 0;
     for (; dim + wide * kLanes <= head_dim; dim += wide * kLanes) {
       baton::weigh<Type, R, wide>(weights, factors, groups, tokens, head_dim, dim, sums);
@@ -186,9 +204,10 @@ template <class Type, class Products>
 void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, const int32_t* table, int layer,
                     int head, int segment, const Softmax& state) {
   using Element = typename Type::Element;
-  alignas(kLine) float scores[2][kQueriesMax * kTileTokens];
+  alignas(kLine) float scores[kQueriesMax * kTileTokens];
   alignas(kLine) Element weights[kQueriesMax * kTileTokens];
   alignas(kLine) float factors[kQueriesMax];
+  Products products;
   Element* groups[3][kTileGroups];  // of this tile and the two behind it
   const int stop = std::min(queries.visible_max, (segment + 1) * kSegmentTokens);
   // A tile's missing groups stand in for by its last one; their scores are masked.
@@ -197,21 +216,21 @@ void attend_segment(const Queries<Type>& queries, const KvPool<Type>& pool, cons
       found[g] = pool.group(table, std::min(base + g * kGroup, queries.visible_max - 1), layer, head);
     }
   };
-  // The products of the next tile are begun before the weights of this one are made of its scores: they
-  // are work of different units of the core.
   const auto score = [&](int base, Element* const* of, Element** behind) {
     find(base + kTileTokens, behind);
-    Products::score(queries, of, queries.alone ? behind : of, pool.head_dim, scores[base / kTileTokens % 2]);
+    Products::score(queries, of, queries.alone ? behind : of, pool.head_dim, scores);
   };
   find(segment * kSegmentTokens, groups[0]);
   score(segment * kSegmentTokens, groups[0], groups[1]);
   for (int base = segment * kSegmentTokens, turn = 0; base < stop; base += kTileTokens, ++turn) {
-    if (base + kTileTokens < stop) score(base + kTileTokens, groups[(turn + 1) % 3], groups[(turn + 2) % 3]);
-    const bool all = base + kTileTokens <= queries.visible[0];  // the first query sees least
-    (all ? reweigh<Type, true> : reweigh<Type, false>)(queries, scores[base / kTileTokens % 2], base, state,
-                                                       weights, factors);
     const int tokens = std::min(kTileTokens, queries.visible_max - base);
-    Products::weigh(weights, factors, groups[turn % 3], tokens, pool.head_dim, queries.count, state.sums);
+    products.fetch_values(groups[turn % 3], tokens, pool.head_dim);
+    const bool all = base + kTileTokens <= queries.visible[0];  // the first query sees least
+    (all ? reweigh<Type, true> : reweigh<Type, false>)(queries, scores, base, state, weights, factors);
+    // Here, the products of the next tile give the weights time to leave the store buffer, which is when
+    // weigh() can load them as tiles. (Before reweigh(), into a second buffer, they took longer.)
+    if (base + kTileTokens < stop) score(base + kTileTokens, groups[(turn + 1) % 3], groups[(turn + 2) % 3]);
+    products.weigh(weights, factors, groups[turn % 3], tokens, pool.head_dim, queries.count, state.sums);
   }
 }
 

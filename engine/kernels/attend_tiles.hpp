@@ -20,16 +20,18 @@ struct TileProducts {
     tiles(queries.values, kHeadDimMax, groups, next, head_dim, scores);
   }
 
-  static void weigh(const uint16_t* weights, const float* factors, uint16_t* const* groups, int tokens,
-                    int head_dim, int queries, float* sums) {
-    alignas(kLine) uint16_t values[pairs * kHeadDimMax * 2];
-    alignas(kLine) float fresh[kQueriesMax * kHeadDimMax];
-    gather(groups, tokens, head_dim, values);
-    weigh_tiles(weights, kTileTokens, values, head_dim, fresh);
+  // Well before weigh(): a tile load waits until what it reads has left the store buffer.
+  void fetch_values(uint16_t* const* groups, int tokens, int head_dim) {
+    gather(groups, tokens, head_dim, values_);
+  }
+
+  void weigh(const uint16_t* weights, const float* factors, uint16_t* const*, int, int head_dim, int queries,
+             float* sums) {
+    weigh_tiles(weights, kTileTokens, values_, head_dim, fresh_);
     for (int query = 0; query < queries; ++query) {
       const __m512 factor = _mm512_set1_ps(factors[query]);
       float* to = sums + query * head_dim;
-      const float* from = fresh + query * head_dim;
+      const float* from = fresh_ + query * head_dim;
       for (int dim = 0; dim < head_dim; dim += kLanes) {
         _mm512_storeu_ps(to + dim,
                          _mm512_fmadd_ps(_mm512_loadu_ps(to + dim), factor, _mm512_load_ps(from + dim)));
@@ -60,6 +62,9 @@ struct TileProducts {
         _mm512_store_si512(values + i, _mm512_maskz_loadu_epi16(seen, from + i));
     }
   }
+
+  alignas(kLine) uint16_t values_[pairs * kHeadDimMax * 2];
+  alignas(kLine) float fresh_[kQueriesMax * kHeadDimMax];
 };
 
 #endif
