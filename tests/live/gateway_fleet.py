@@ -12,10 +12,12 @@ import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from core.ends import End
+from core.membership import Member, MemberKind
 from core.outcomes import Outcome
 from proto import common_pb2, decode_pb2, router_pb2
 from proto.decode_pb2_grpc import DecodeServicer, add_DecodeServicer_to_server
 from proto.router_pb2_grpc import RouterServicer, add_RouterServicer_to_server
+from rpc.clock import now_us
 from rpc.convert import end_to_wire
 from rpc.logs import Level, Log, LogSettings
 from rpc.server import Server, Service, make_server
@@ -310,6 +312,16 @@ class FakeFleet:
         self.gateways.append(gateway)
         await eventually(lambda: gateway.gateway.routers)
         return gateway
+
+    def introduce(self) -> None:
+        """Every gateway hears of every other, as the store would tell it."""
+        members = []
+        for gateway in self.gateways:
+            assert gateway.servers is not None
+            id = gateway.gateway_id
+            members.append(Member(MemberKind.GATEWAY, id, gateway.servers.peer.address, id))
+        for gateway in self.gateways:
+            gateway.fleet.apply(gateway.membership.announced(tuple(members), 60_000_000, now_us()))
 
 
 async def serve_worker(worker: FakeWorker, address: str = "127.0.0.1:0") -> Server:

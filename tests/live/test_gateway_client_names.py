@@ -9,10 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from core.membership import Member, MemberKind
 from proto import inference_pb2 as api
 from proto.inference_pb2_grpc import InferenceStub
-from rpc.clock import now_us
 from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet, post
 from tests.live.test_gateway_grpc import Answers, start_of
 
@@ -25,13 +23,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[FakeFleet]:
     """Two gateways that know each other, and a worker that takes its time."""
     async with fake_fleet(tmp_path) as fleet:
         await fleet.add_gateway()
-        members = []
-        for gateway in fleet.gateways:
-            assert gateway.servers is not None
-            id = gateway.gateway_id
-            members.append(Member(MemberKind.GATEWAY, id, gateway.servers.peer.address, id))
-        for gateway in fleet.gateways:
-            gateway.fleet.apply(gateway.membership.announced(tuple(members), 60_000_000, now_us()))
+        fleet.introduce()
         fleet.workers[0].pace_s = 0.01
         yield fleet
         await fleet.idle()

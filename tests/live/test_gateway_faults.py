@@ -11,11 +11,9 @@ import httpx
 import pytest
 
 from core.ends import End
-from core.membership import Member, MemberKind
 from core.outcomes import Outcome
 from proto import router_pb2
 from proto.router_pb2_grpc import add_RouterServicer_to_server
-from rpc.clock import now_us
 from rpc.server import Service, make_server
 from services.gateway.gateway import GatewayPolicy
 from tests.live.gateway_fleet import FakeFleet, FakeWorker, eventually, fake_fleet, post, serve_worker
@@ -284,13 +282,7 @@ async def test_cancel_here_and_on_another_gateway(tmp_path: Path) -> None:
     tenants.write_text("".join(f'[[tenant]]\nname = "{name}"\nkey = "key-{name}"\n' for name in "ab"))
     async with fake_fleet(tmp_path / "model", tenants_file=str(tenants)) as fleet:
         await fleet.add_gateway(tenants_file=str(tenants))
-        for gateway in fleet.gateways:
-            members = []
-            for other in fleet.gateways:
-                assert other.servers is not None
-                id = other.gateway_id
-                members.append(Member(MemberKind.GATEWAY, id, other.servers.peer.address, id))
-            gateway.fleet.apply(gateway.membership.announced(tuple(members), 60_000_000, now_us()))
+        fleet.introduce()
         fleet.workers[0].paused = True
         mine = {"authorization": "Bearer key-a"}
 

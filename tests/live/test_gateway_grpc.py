@@ -9,10 +9,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from core.membership import Member, MemberKind
 from proto import inference_pb2 as api
 from proto.inference_pb2_grpc import InferenceStub
-from rpc.clock import now_us
 from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet
 
 
@@ -59,13 +57,7 @@ class Answers:
 async def test_many_requests_on_one_stream_some_cancelled(tmp_path: Path) -> None:
     async with fake_fleet(tmp_path) as fleet:
         await fleet.add_gateway()
-        members = []
-        for gateway in fleet.gateways:
-            assert gateway.servers is not None
-            id = gateway.gateway_id
-            members.append(Member(MemberKind.GATEWAY, id, gateway.servers.peer.address, id))
-        for gateway in fleet.gateways:
-            gateway.fleet.apply(gateway.membership.announced(tuple(members), 60_000_000, now_us()))
+        fleet.introduce()
         fleet.workers[0].pace_s = 0.01
         answers = Answers()
         async with (
