@@ -6,7 +6,7 @@ from engine.class_shares import ClassShares
 from engine.config import EngineConfig
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
-from engine.step_prediction import StepPrediction
+from engine.step_prediction import StepLoad, StepPrediction
 from engine.waiting_line import WaitingLine, by_order, remove_by_order
 
 
@@ -95,11 +95,7 @@ class Room:
         `hold`: what is saved of them stays in place until the next step has copied it, so the room
         is there only after that step.
         """
-        victims = [
-            other
-            for other in self.running
-            if other.preemptible and self._shares.rank(other.job.tenant_class) > sequence.job.tenant_class
-        ]
+        victims = [other for other in self.running if self._may_displace(other, sequence)]
         slots = self._config.max_running - self.slots_used + sum(victim.slots for victim in victims)
         if not victims or slots < sequence.slots or not self._would_free_enough(victims, sequence):
             return False
@@ -129,6 +125,10 @@ class Room:
         assert 0 <= used <= self.slots_used <= self._config.max_running
         assert self.bound >= 0
 
+    def _may_displace(self, other: Sequence, sequence: Sequence) -> bool:
+        is_below = self._shares.rank_of_running(other.job.tenant_class) > sequence.job.tenant_class
+        return is_below and other.preemptible and not other.is_undisturbed
+
     def _would_free_enough(self, victims: list[Sequence], sequence: Sequence) -> bool:
         """What victims share with others, none of them frees; what they share among themselves, once."""
         manager, wanted = self._blocks.manager, self._blocks_wanted(sequence)
@@ -156,9 +156,15 @@ class Room:
         if self._swap_pays(sequence) and self._blocks.swap_out(sequence, hold=hold):
             self.swaps += 1
         else:
+            sequence.undisturbed_until = sequence.computed + self._tokens_in_time_of(sequence.computed)
             self._blocks.free(sequence)
         sequence.was_preempted = True
         self.enqueue(sequence)
+
+    def _tokens_in_time_of(self, computed: int) -> int:
+        """How many it could decode, alone, while this many are computed again."""
+        step_ns = self._prediction.step_ns(StepLoad(decodes=1, decode_context=computed + 1))
+        return self._prediction.prefill_us(computed, 0) * 1000 // max(1, step_ns)
 
     def _swap_pays(self, sequence: Sequence) -> bool:
         """Whether copying its KV to the host and back takes less time than computing it again."""
@@ -167,4 +173,4 @@ class Room:
 
     def _sacrifice(self, sequence: Sequence) -> tuple[int, int, tuple[int, int]]:
         """Greatest goes first: the lowest class, then who loses least, then who came last."""
-        return (self._shares.rank(sequence.job.tenant_class), -sequence.computed, sequence.order)
+        return (self._shares.rank_of_running(sequence.job.tenant_class), -sequence.computed, sequence.order)

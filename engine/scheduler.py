@@ -41,8 +41,8 @@ class Scheduler:
     """Iteration-level: every step first the decode rows, then chunks and admissions.
 
     Chunks go by class, within a class to short prompts before long ones, of which a few are under
-    way at a time and always get a part of the step. A long one enters among the short ones where its
-    tenant, given all of it, would still have had no more than theirs.
+    way at a time and always get a part of the step. A long one enters among the short ones when it is
+    owed that (WaitingLine), so nobody starves where slots are short.
     """
 
     def __init__(self, config: EngineConfig, cost: StepCost, blocks: SequenceBlocks) -> None:
@@ -52,7 +52,7 @@ class Scheduler:
         self.prediction = StepPrediction(cost)
         self.speculation = Speculation(config, cost)
         self._shares = ClassShares()
-        self._turns = TenantTurns()
+        self._turns = {tenant_class: TenantTurns() for tenant_class in TenantClass}
         self.line = WaitingLine(self._shares, self._turns)
         self.room = Room(config, blocks, self.line, self._shares, self.prediction)
         self._blocked: Sequence | None = None
@@ -86,6 +86,7 @@ class Scheduler:
         rows: Rows = []
         begun = [sequence for sequence in self.room.running if sequence.pending > 1]
         self._partials = sum(map(self._is_long, begun))
+        self._shares.begin_step(self.line.oldest_us(begun))
         first = self._first_for_room()
         self._blocked = None
         self._make_room(first)
@@ -193,7 +194,7 @@ class Scheduler:
     def _spend(self, sequence: Sequence, start: int, count: int) -> None:
         cost_ns = self._cost_ns(start, count)
         self._shares.spend(sequence.job.tenant_class, cost_ns)
-        self._turns.spend(sequence.job.tenant, sequence.job.tenant_weight, cost_ns)
+        self._turns_of(sequence).spend(sequence.job.tenant, sequence.job.tenant_weight, cost_ns)
 
     def _cost_ns(self, start: int, count: int) -> int:
         """Of this many tokens after `start`, a step's base left out."""
@@ -211,11 +212,15 @@ class Scheduler:
         total_ns = sum(costs_ns)
         for (sequence, _), cost_ns in zip(rows, costs_ns, strict=True):
             job = sequence.job
-            self._turns.spend(job.tenant, job.tenant_weight, self._cost.base_ns * cost_ns // total_ns)
+            part_ns = self._cost.base_ns * cost_ns // total_ns
+            self._turns_of(sequence).spend(job.tenant, job.tenant_weight, part_ns)
             self._shares.spend(job.tenant_class, self._cost.base_ns // len(rows))
         step_ns = self._cost.base_ns + total_ns - len(rows)
         present = [*self.line.classes(), *(sequence.job.tenant_class for sequence in self.room.running)]
         self._shares.end_step(present, step_ns)
+
+    def _turns_of(self, sequence: Sequence) -> TenantTurns:
+        return self._turns[sequence.job.tenant_class]
 
     # Room
 
@@ -235,17 +240,16 @@ class Scheduler:
         return next((head for head in heads if head is not None), None)
 
     def _best_of_class(self, rank: TenantClass) -> Sequence | None:
-        """Place decides between a tenant's own two; another's long one waits until it is owed it."""
+        """A long one waits until it is owed the room, and stands among the short ones; or it gave way."""
         short, long = self._head(rank, is_long=False), self._head(rank, is_long=True)
-        if short is None or long is None:
+        if short is None or long is None or not long.was_preempted:
             return short or long
-        by_place = long.was_preempted or short.job.tenant == long.job.tenant
-        return min(short, long, key=self.line.rank) if by_place else short
+        return min(short, long, key=self.line.rank)
 
     def _admit(self, head: Sequence) -> bool:
         if not self.room.admit(head):
             return False
-        self._turns.chosen(head.job.tenant)
+        self._turns_of(head).chosen(head.job.tenant)
         self._partials += head.pending > 1 and self._is_long(head)
         return True
 
@@ -258,9 +262,10 @@ class Scheduler:
     def _is_anothers_room(self, long: Sequence, rank: TenantClass) -> bool:
         """Whether it would take the last from a short one whose tenant has had less; a preempted one may."""
         short = None if long.was_preempted else self.line.head(is_long=False, rank=rank)
-        if short is None or self._turns[short.job.tenant] >= self._turns[long.job.tenant]:
+        if short is None or short.job.tenant_class is not long.job.tenant_class:
             return False
-        return not self.room.fit_both(long, short)
+        turns = self._turns_of(long)
+        return turns[short.job.tenant] < turns[long.job.tenant] and not self.room.fit_both(long, short)
 
     def _may_enter(self, head: Sequence, first: Sequence | None, rows: Rows) -> bool:
         """Not past one who waits for room, unless nothing would be done otherwise."""

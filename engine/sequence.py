@@ -56,6 +56,7 @@ class Sequence:
         "tail",
         "tokens",
         "trunk",
+        "undisturbed_until",
         "unit_hashes",
         "was_preempted",
     )
@@ -88,6 +89,8 @@ class Sequence:
         self.computed_most = 0
         """Most ever computed; anything below it that is computed again is recompute."""
         self.was_preempted = False
+        self.undisturbed_until = 0
+        """Tokens to be computed, after what it had was lost, before it gives way to a more urgent class."""
         self.cost_us = 0
         """Predicted prefill time when it last joined a queue."""
         self.saved = 0
@@ -122,6 +125,11 @@ class Sequence:
         """No where a transfer uses its blocks, nor in PREFILL, whose reported progress may not shrink."""
         is_in_use = self.pinned or self.in_step or self.restoring
         return not is_in_use and self.stage is not Stage.PREFILL
+
+    @property
+    def is_undisturbed(self) -> bool:
+        """Whether it gave way and has not got beyond that: else the same could be lost for ever."""
+        return self.was_preempted and (self.pending > 1 or self.computed < self.undisturbed_until)
 
     @property
     def may_speculate(self) -> bool:

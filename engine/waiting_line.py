@@ -1,7 +1,7 @@
 """Who of those without blocks is next."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from core.request import TenantClass
 from engine.class_shares import ClassShares
@@ -24,9 +24,12 @@ def remove_by_order(queue: list[Sequence], sequence: Sequence) -> None:
 
 
 class WaitingLine:
-    """Per class and lane: the preempted by place, then the head of the tenant who has had least."""
+    """Per class and lane: the preempted by place, then the head of the tenant who has had least of the class.
 
-    def __init__(self, shares: ClassShares, turns: TenantTurns) -> None:
+    Between classes, shares decide which counts as the most urgent, and then place.
+    """
+
+    def __init__(self, shares: ClassShares, turns: Mapping[TenantClass, TenantTurns]) -> None:
         self._shares = shares
         self._turns = turns
         self._queues: dict[Queue, list[Sequence]] = {}
@@ -42,10 +45,11 @@ class WaitingLine:
 
     def add(self, sequence: Sequence, cost_us: int, *, is_long: bool) -> None:
         """`cost_us`: what is left to compute of it before it decodes."""
-        tenant = sequence.job.tenant
-        if not any(queue[3] == tenant for queue in self._queues):
-            self._turns.come(tenant)
-        line = (sequence.job.tenant_class, is_long, sequence.was_preempted, tenant)
+        tenant, own = sequence.job.tenant, sequence.job.tenant_class
+        # Who gives way has not paused.
+        if not sequence.was_preempted and not any((q[0], q[3]) == (own, tenant) for q in self._queues):
+            self._turns[own].come(tenant)
+        line = (own, is_long, sequence.was_preempted, tenant)
         sequence.cost_us = cost_us
         self._lines[sequence.number] = line
         insort(self._queues.setdefault(line, []), sequence, key=by_order)
@@ -66,44 +70,56 @@ class WaitingLine:
         tenant_class = self._shares.rank(own, sequence.cost_us)
         return (tenant_class, tenant_class == own, not sequence.was_preempted, sequence.order)
 
-    def head(
-        self, *, is_long: bool, rank: TenantClass | None = None, with_owed: bool = False
-    ) -> Sequence | None:
-        """The next of a lane, of the classes that count as `rank` now, or of all.
+    def oldest_us(self, begun: list[Sequence]) -> dict[TenantClass, int]:
+        """By class, what the first by place costs of those that wait and these."""
+        oldest: dict[TenantClass, Sequence] = {}
+        for sequence in (*(queue[0] for queue in self._queues.values()), *begun):
+            own = sequence.job.tenant_class
+            oldest[own] = min(sequence, oldest.get(own, sequence), key=by_order)
+        return {own: sequence.cost_us for own, sequence in oldest.items()}
+
+    def head(self, *, is_long: bool, rank: TenantClass, with_owed: bool = False) -> Sequence | None:
+        """The next of a lane, of the classes that count as `rank` now.
 
         `with_owed`: a long one whose tenant is owed it stands in the lane of the short ones.
         """
-        least = self._least_of_shorts(rank) if with_owed and not is_long else None
-        best: Sequence | None = None
-        best_key: tuple[int, bool, bool, int, tuple[int, int]] | None = None
+        shorts = self._shorts(rank) if with_owed and not is_long else None
+        heads: dict[TenantClass, tuple[tuple[bool, int, tuple[int, int]], Sequence]] = {}
         for (own, long, preempted, tenant), queue in self._queues.items():
             first = queue[0]
-            is_owed = long and least is not None and self._is_owed(first, least)
+            if self._shares.rank(own, first.cost_us) != rank:
+                continue
+            is_owed = long and shorts is not None and self._is_owed(first, rank, shorts[own])
             if (long and not is_owed) is not is_long:
                 continue
-            tenant_class = self._shares.rank(own, first.cost_us)
-            key = (
-                tenant_class,
-                tenant_class == own,
-                not preempted,
-                0 if preempted else self._turns[tenant],
-                first.order,
-            )
-            if (rank is None or key[0] == rank) and (best_key is None or key < best_key):
-                best, best_key = first, key
-        return best
+            key = (not preempted, 0 if preempted else self._turns[own][tenant], first.order)
+            if own not in heads or key < heads[own][0]:
+                heads[own] = (key, first)
+        return min((first for _, first in heads.values()), key=self.rank, default=None)
 
-    def _is_owed(self, first: Sequence, least_ns: int) -> bool:
+    def _is_owed(self, first: Sequence, rank: TenantClass, shorts: dict[str, Rank]) -> bool:
+        """Whether it may enter among these short ones of its class, by tenant.
+
+        Its tenant, given all of it, would be no further than any of theirs; or it is that tenant's turn,
+        and of its own prompts place decides; or there are none, and the class has saved up for it.
+        """
         job = first.job
-        return self._turns.after(job.tenant, job.tenant_weight, first.cost_us * 1000) <= least_ns
+        if not shorts:
+            return job.tenant_class is not rank
+        turns = self._turns[job.tenant_class]
+        least_ns = min(turns[tenant] for tenant in shorts)
+        if turns.after(job.tenant, job.tenant_weight, first.cost_us * 1000) <= least_ns:
+            return True
+        own = shorts.get(job.tenant)
+        return own is not None and turns[job.tenant] <= least_ns and self.rank(first) < own
 
-    def _least_of_shorts(self, rank: TenantClass | None) -> int | None:
-        turns = (
-            self._turns[tenant]
-            for (own, long, _, tenant), queue in self._queues.items()
-            if not long and (rank is None or self._shares.rank(own, queue[0].cost_us) == rank)
-        )
-        return min(turns, default=None)
+    def _shorts(self, rank: TenantClass) -> dict[TenantClass, dict[str, Rank]]:
+        """By class and tenant, where its first short one stands that counts as `rank`."""
+        shorts: dict[TenantClass, dict[str, Rank]] = {tenant_class: {} for tenant_class in TenantClass}
+        for (own, long, _, tenant), queue in self._queues.items():
+            if not long and (first := self.rank(queue[0]))[0] == rank:
+                shorts[own][tenant] = min(first, shorts[own].get(tenant, first))
+        return shorts
 
     def check(self) -> None:
         assert sum(len(queue) for queue in self._queues.values()) == len(self._lines)
