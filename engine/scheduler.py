@@ -4,6 +4,7 @@ from collections import deque
 
 from core.cost_model import StepCost
 from core.request import TenantClass
+from engine.charges import Charges, Rows
 from engine.class_shares import ClassShares
 from engine.config import EngineConfig
 from engine.job import Job, Stage
@@ -27,9 +28,6 @@ SHORT_FIRST_WEIGHT = 4
 LONG_PARTS = 4
 """Beside short prompts, the long ones of a class get one part in so many of a step's chunks."""
 
-Rows = list[tuple[Sequence, int]]
-"""(sequence, tokens to feed)."""
-
 
 def place_us(job: Job, known_tokens: int, cost: StepCost, now_us: int) -> int:
     """A job's place, fixed on arrival: later arrivals end up behind it, so nobody starves."""
@@ -47,13 +45,13 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig, cost: StepCost, blocks: SequenceBlocks) -> None:
         self._config = config
-        self._cost = cost
         self._blocks = blocks
         self.prediction = StepPrediction(cost)
         self.speculation = Speculation(config, cost)
         self._shares = ClassShares()
         self._turns = {tenant_class: TenantTurns() for tenant_class in TenantClass}
         self.line = WaitingLine(self._shares, self._turns)
+        self._charges = Charges(cost, self._shares, self._turns, self.line)
         self.room = Room(config, blocks, self.line, self._shares, self.prediction)
         self._blocked: Sequence | None = None
         """The first in line that the last plan had no room for."""
@@ -75,6 +73,7 @@ class Scheduler:
         if may_displace:
             self.room.displace_for(sequence, hold=True)
         if self.room.bind(sequence):
+            self.line.come(sequence)
             return True
         if self._claim is None or self._is_behind(self._claim, sequence):
             self._claim = sequence
@@ -97,7 +96,7 @@ class Scheduler:
         for rank in TenantClass:
             if begun or self.line:
                 self._class_rows(rank, begun, budget, rows, first)
-        self._settle(rows)
+        self._charges.settle(rows, self.room.running)
         return rows
 
     def check(self) -> None:
@@ -133,7 +132,7 @@ class Scheduler:
                 sequence.drafts = drafts
                 budget.trial(len(sequence.tokens), len(drafts))
                 rows[places[sequence.number]] = (sequence, 1 + len(drafts))
-                self._spend(sequence, sequence.computed + 1, len(drafts))
+                self._charges.row(sequence, sequence.computed + 1, len(drafts))
 
     def _class_rows(
         self,
@@ -189,35 +188,7 @@ class Scheduler:
     def _schedule(self, sequence: Sequence, count: int, rows: Rows) -> None:
         sequence.in_step = True
         rows.append((sequence, count))
-        self._spend(sequence, sequence.computed, count)
-
-    def _spend(self, sequence: Sequence, start: int, count: int) -> None:
-        cost_ns = self._cost_ns(start, count)
-        self._shares.spend(sequence.job.tenant_class, cost_ns)
-        self._turns_of(sequence).spend(sequence.job.tenant, sequence.job.tenant_weight, cost_ns)
-
-    def _cost_ns(self, start: int, count: int) -> int:
-        """Of this many tokens after `start`, a step's base left out."""
-        pairs = count * start + count * (count + 1) // 2
-        return count * self._cost.token_ns + pairs * self._cost.context_ns
-
-    def _settle(self, rows: Rows) -> None:
-        """The step's base is shared by its rows; classes with work earn their part of the whole.
-
-        Among tenants by what each row costs, as the accounts charge it; a class pays for each row alike.
-        """
-        if not rows:
-            return
-        costs_ns = [1 + self._cost_ns(sequence.computed, count) for sequence, count in rows]
-        total_ns = sum(costs_ns)
-        for (sequence, _), cost_ns in zip(rows, costs_ns, strict=True):
-            job = sequence.job
-            part_ns = self._cost.base_ns * cost_ns // total_ns
-            self._turns_of(sequence).spend(job.tenant, job.tenant_weight, part_ns)
-            self._shares.spend(job.tenant_class, self._cost.base_ns // len(rows))
-        step_ns = self._cost.base_ns + total_ns - len(rows)
-        present = [*self.line.classes(), *(sequence.job.tenant_class for sequence in self.room.running)]
-        self._shares.end_step(present, step_ns)
+        self._charges.row(sequence, sequence.computed, count)
 
     def _turns_of(self, sequence: Sequence) -> TenantTurns:
         return self._turns[sequence.job.tenant_class]

@@ -46,13 +46,18 @@ class WaitingLine:
     def add(self, sequence: Sequence, cost_us: int, *, is_long: bool) -> None:
         """`cost_us`: what is left to compute of it before it decodes."""
         tenant, own = sequence.job.tenant, sequence.job.tenant_class
-        # Who gives way has not paused.
-        if not sequence.was_preempted and not any((q[0], q[3]) == (own, tenant) for q in self._queues):
-            self._turns[own].come(tenant)
+        if not sequence.was_preempted:  # who gives way has not paused
+            self.come(sequence)
         line = (own, is_long, sequence.was_preempted, tenant)
         sequence.cost_us = cost_us
         self._lines[sequence.number] = line
         insort(self._queues.setdefault(line, []), sequence, key=by_order)
+
+    def come(self, sequence: Sequence) -> None:
+        """Its tenant has this to compute, now or when its KV is here; if nothing of it waits, it was away."""
+        tenant, own = sequence.job.tenant, sequence.job.tenant_class
+        if not any((queue[0], queue[3]) == (own, tenant) for queue in self._queues):
+            self._turns[own].come(tenant)
 
     def remove(self, sequence: Sequence) -> None:
         line = self._lines.pop(sequence.number)
@@ -60,6 +65,9 @@ class WaitingLine:
         remove_by_order(queue, sequence)
         if not queue:
             del self._queues[line]
+
+    def tenants(self, tenant_class: TenantClass) -> list[str]:
+        return [queue[3] for queue in self._queues if queue[0] is tenant_class]
 
     def classes(self) -> list[TenantClass]:
         return [line[0] for line in self._queues]

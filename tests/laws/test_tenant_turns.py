@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.request import bounded_weight
-from engine.tenant_turns import TenantTurns
+from engine.tenant_turns import ABSENT_MAX, TenantTurns
 
 Tenants = list[tuple[float, int]]
 """(weight, the most that one of its jobs costs)."""
@@ -41,3 +41,58 @@ def test_service_per_weight_never_lies_further_apart_than_a_job_of_each(
         for second in range(first):
             apart = abs(virtual[first] - virtual[second])
             assert apart <= one_job[first] + one_job[second] + rounds, "a nanosecond is lost to rounding each"
+
+
+Event = tuple[int, int, bool]
+"""(which tenant has work, what it costs, whether it then leaves)."""
+
+
+@given(
+    events=st.lists(st.tuples(st.integers(0, 7), st.integers(1, 1_000), st.booleans()), max_size=80),
+    data=st.data(),
+)
+def test_forgetting_tenants_that_have_nothing_here_changes_nobodys_turn(
+    events: list[Event], data: st.DataObject
+) -> None:
+    """So that leaving and coming back is no better with it than without."""
+    forgetful, mindful = TenantTurns(), TenantTurns()
+    here: dict[str, None] = {}
+    for number, cost_ns, leaves in events:
+        tenant = str(number)
+        for turns in (forgetful, mindful):
+            if tenant not in here:
+                turns.come(tenant)
+        here[tenant] = None
+        assert [forgetful[name] for name in here] == [mindful[name] for name in here]
+        chosen = min(here, key=lambda name: (mindful[name], name))
+        for turns in (forgetful, mindful):
+            turns.chosen(chosen)
+            turns.spend(chosen, 1.0, cost_ns)
+        if leaves:
+            del here[chosen]
+        if data.draw(st.booleans()):
+            forgetful.forget(here)
+            assert len(forgetful) <= len(mindful)
+
+
+@given(cost_ns=st.integers(1, 1_000), staying=st.integers(1, 3))
+def test_however_many_come_once_few_are_remembered_and_none_comes_back_further_forward(
+    cost_ns: int, staying: int
+) -> None:
+    turns = TenantTurns()
+    here = [f"stays-{number}" for number in range(staying)]
+    for tenant in here:
+        turns.come(tenant)
+    left_ns: dict[str, int] = {}
+    for number in range(5 * ABSENT_MAX):
+        tenant = f"once-{number}"
+        turns.come(tenant)
+        turns.chosen(tenant)
+        turns.spend(tenant, 1.0, cost_ns + number % 3)
+        left_ns[tenant] = turns[tenant]
+        if turns.is_crowded:
+            turns.forget(here)
+        assert len(turns) <= 2 * (ABSENT_MAX + staying) + 1
+    for tenant, ns in left_ns.items():
+        turns.come(tenant)
+        assert turns[tenant] >= ns

@@ -203,3 +203,14 @@ def test_the_classes_share_when_all_have_work() -> None:
     total_us = sum(service_us.values())
     parts = {name: us / total_us for name, us in service_us.items()}
     assert parts["INTERACTIVE"] > 0.7 and parts["STANDARD"] > 0.05 and parts["BATCH"] > 0.02, parts
+
+
+def test_tenants_that_left_are_not_remembered_for_ever() -> None:
+    clock = EngineClock(max_running=4)
+    for number in range(600):
+        while clock.engine.waiting < 4:
+            clock.ask(20, 4, tenant="stays")
+        clock.ask(20, 1, tenant=f"tenant-{number}")
+        clock.run_for(100_000)
+    turns = clock.engine._scheduler._turns[STANDARD]
+    assert len(turns) < 100
