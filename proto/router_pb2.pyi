@@ -206,7 +206,7 @@ class InstanceInfo(_message.Message):
     def __init__(self, model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., dtype: _Optional[str] = ..., block_size: _Optional[int] = ..., blocks_total: _Optional[int] = ..., max_positions: _Optional[int] = ..., max_running: _Optional[int] = ..., cost_base_ns: _Optional[int] = ..., cost_token_ns: _Optional[int] = ..., cost_context_ns: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., hash_unit: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("sequence", "model", "blocks_free", "blocks_cached", "blocks_held", "blocks_in_flight", "running", "waiting", "transferring", "queued_prefill_us", "acknowledged", "service", "draining", "ended", "wall_time", "preemptions", "swaps", "host_blocks_used", "unused_slots")
+    __slots__ = ("sequence", "model", "blocks_free", "blocks_cached", "blocks_held", "blocks_in_flight", "running", "waiting", "transferring", "queued_prefill_us", "acknowledged", "service", "draining", "ended", "wall_time", "preemptions", "swaps", "host_blocks_used", "unused_slots", "draft_tokens", "accepted_draft_tokens")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FREE_FIELD_NUMBER: _ClassVar[int]
@@ -226,6 +226,8 @@ class LoadReport(_message.Message):
     SWAPS_FIELD_NUMBER: _ClassVar[int]
     HOST_BLOCKS_USED_FIELD_NUMBER: _ClassVar[int]
     UNUSED_SLOTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     model: _common_pb2.Model
     blocks_free: int
@@ -245,7 +247,9 @@ class LoadReport(_message.Message):
     swaps: int
     host_blocks_used: int
     unused_slots: int
-    def __init__(self, sequence: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_in_flight: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., transferring: _Optional[int] = ..., queued_prefill_us: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[AcknowledgedReservation, _Mapping]]] = ..., service: _Optional[_Iterable[_Union[TenantService, _Mapping]]] = ..., draining: bool = ..., ended: _Optional[_Iterable[_Union[ReservationEnd, _Mapping]]] = ..., wall_time: _Optional[_Union[WallTime, _Mapping]] = ..., preemptions: _Optional[int] = ..., swaps: _Optional[int] = ..., host_blocks_used: _Optional[int] = ..., unused_slots: _Optional[int] = ...) -> None: ...
+    draft_tokens: int
+    accepted_draft_tokens: int
+    def __init__(self, sequence: _Optional[int] = ..., model: _Optional[_Union[_common_pb2.Model, _Mapping]] = ..., blocks_free: _Optional[int] = ..., blocks_cached: _Optional[int] = ..., blocks_held: _Optional[int] = ..., blocks_in_flight: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., transferring: _Optional[int] = ..., queued_prefill_us: _Optional[int] = ..., acknowledged: _Optional[_Iterable[_Union[AcknowledgedReservation, _Mapping]]] = ..., service: _Optional[_Iterable[_Union[TenantService, _Mapping]]] = ..., draining: bool = ..., ended: _Optional[_Iterable[_Union[ReservationEnd, _Mapping]]] = ..., wall_time: _Optional[_Union[WallTime, _Mapping]] = ..., preemptions: _Optional[int] = ..., swaps: _Optional[int] = ..., host_blocks_used: _Optional[int] = ..., unused_slots: _Optional[int] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class WallTime(_message.Message):
     __slots__ = ("wall_us", "transfer_stall_us", "idle_us", "tenants")

@@ -44,12 +44,12 @@ class WorkerMetrics(Collector):
     def _counters(self, load: Load) -> Iterator[Metric]:
         for name, text, value in (
             ("preemptions", "Sequences that gave way for others.", load.preemptions),
+            ("swaps", "Of those, the ones kept on the host.", load.swaps),
             ("steps", "Steps with rows; each reads the weights once.", load.computed.steps),
             ("computed_tokens", "Tokens fed, computed again or not.", load.computed.tokens),
             ("attended_pairs", "Token pairs attended to.", load.computed.pairs),
-            ("swaps", "Of those, the ones kept on the host.", load.swaps),
-            ("drafted_tokens", "Tokens computed on trial.", load.drafted),
-            ("accepted_drafts", "Of those, the ones that came true.", load.accepted),
+            ("spec_decode_draft_tokens", "Tokens computed on trial.", load.drafted),
+            ("spec_decode_accepted_tokens", "Of those, the ones that came true.", load.accepted),
         ):
             yield CounterMetricFamily(f"baton_worker_{name}", text, value=value)
 

@@ -28,9 +28,9 @@ class Load:
     host_blocks_used: int
     unused_slots: int
     """Token slots that sequences hold and have not computed."""
-    drafted: int = 0
+    drafted: int
     """Tokens computed on trial."""
-    accepted: int = 0
+    accepted: int
     """Of those, the ones that came true."""
 
 
@@ -67,6 +67,8 @@ def report_to_wire(
         swaps=load.swaps,
         host_blocks_used=load.host_blocks_used,
         unused_slots=load.unused_slots,
+        draft_tokens=load.drafted,
+        accepted_draft_tokens=load.accepted,
     )
 
 

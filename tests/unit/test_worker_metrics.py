@@ -27,6 +27,8 @@ def _load(tenants: int) -> Load:
         swaps=3,
         host_blocks_used=9,
         unused_slots=12,
+        drafted=60,
+        accepted=45,
     )
 
 
@@ -44,6 +46,8 @@ def test_the_page_has_what_the_load_has() -> None:
         "baton_worker_queued_prefill_seconds 1.5",
         "baton_worker_preemptions_total 4.0",
         "baton_worker_unused_slots 12.0",
+        "baton_worker_spec_decode_draft_tokens_total 60.0",
+        "baton_worker_spec_decode_accepted_tokens_total 45.0",
         "baton_worker_computed_tokens_total 800.0",
         'baton_worker_seconds_total{owner="work"} 0.003',
         'baton_worker_seconds_total{owner="transfer_stall"} 0.0005',
@@ -67,3 +71,8 @@ def test_a_load_report_says_whose_the_time_was() -> None:
     )
     assert owned_us + time.transfer_stall_us + time.idle_us == time.wall_us
     assert (wire.preemptions, wire.swaps, wire.host_blocks_used, wire.unused_slots) == (4, 3, 9, 12)
+
+
+def test_a_load_report_says_how_many_drafts_came_true() -> None:
+    wire = report_to_wire(_load(0), 1, None)  # type: ignore[arg-type]
+    assert (wire.draft_tokens, wire.accepted_draft_tokens) == (60, 45)
