@@ -20,7 +20,7 @@ from services.gateway.openai_format import ChatFormat, CompletionFormat, Format,
 from services.gateway.refusal import Refusal
 from services.gateway.request_names import name_problem
 from services.gateway.requests import Tenant
-from services.gateway.sse import error_event, stream, whole
+from services.gateway.sse import fail, stream, whole
 from services.gateway.tenants import Tenants
 
 Handler = Callable[[HttpCall], Awaitable[None]]
@@ -73,20 +73,14 @@ class HttpApi:
         try:
             await self._route(call)(call)
         except Refusal as refusal:
-            await self._fail(call, refusal.end)
+            await fail(call, refusal.end)
         except ConnectionError:
             return
         except Exception as error:
             # One request's error never ends another's; this is a bug, told to whoever reads the log.
             self._log.error("http_failed", path=call.path, error=repr(error))
-            await self._fail(call, End(Outcome.INTERNAL, "internal error"))
+            await fail(call, End(Outcome.INTERNAL, "internal error"))
             raise
-
-    async def _fail(self, call: HttpCall, end: End) -> None:
-        if call.begun:
-            await call.write(error_event(end), False)
-        else:
-            await call.refuse(end)
 
     def _route(self, call: HttpCall) -> Handler:
         methods = self._paths.get(call.path) or self._deep(call.path)

@@ -29,6 +29,8 @@ class HttpCall:
         self._receive, self._send = receive, send
         self.begun = False
         """The status is sent: whatever goes wrong now is told in the body."""
+        self.is_stream = False
+        """That body is server-sent events."""
         self.response_headers: list[tuple[str, str]] = []
 
     def header(self, name: str) -> str:
@@ -79,6 +81,7 @@ class HttpCall:
 
     async def begin(self, status: int, content_type: str, headers: list[tuple[str, str]]) -> None:
         self.begun = True
+        self.is_stream = content_type.startswith("text/event-stream")
         named = [("content-type", content_type), *self.response_headers, *headers]
         encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in named]
         await self._send({"type": "http.response.start", "status": status, "headers": encoded})

@@ -88,7 +88,7 @@ async def whole(call: HttpCall, generation: Generation, format: Format, keep_ali
             elif isinstance(item, Ended):
                 generation.note(number, item)
                 if item.end.outcome is not Outcome.COMPLETED:
-                    await _fail_whole(call, item.end)
+                    await fail(call, item.end)
                     return
         if has_token and not generation.done and loop.time() >= silent_until:
             await _begin_whole(call)
@@ -105,16 +105,6 @@ async def _begin_whole(call: HttpCall) -> None:
         await call.begin(200, "application/json", _STREAM_HEADERS)
 
 
-async def _fail_whole(call: HttpCall, end: End) -> None:
-    if not call.begun:
-        await call.refuse(end)
-        return
-    may_retry = status_of(end.outcome).http in RETRIED
-    await call.write(orjson.dumps(error_body(end)), may_retry)
-    if may_retry:
-        call.abort()
-
-
 async def _begin(call: HttpCall) -> None:
     if not call.begun:
         await call.begin(200, "text/event-stream; charset=utf-8", _STREAM_HEADERS)
@@ -126,3 +116,20 @@ async def _fail(call: HttpCall, events: list[bytes], end: End) -> None:
         return
     await _begin(call)
     await call.write(b"".join([*events, error_event(end)]), False)
+
+
+async def fail(call: HttpCall, end: End) -> None:
+    """By a status where none is sent, else in the body as its clients look for it.
+
+    No client understands the status of a whole answer but where it began. One that breaks off is asked
+    again; that is wrong where the status would have said so, and then the body is JSON with an `error`.
+    """
+    if not call.begun:
+        await call.refuse(end)
+    elif call.is_stream:
+        await call.write(error_event(end), False)
+    else:
+        may_retry = status_of(end.outcome).http in RETRIED
+        await call.write(orjson.dumps(error_body(end)), may_retry)
+        if may_retry:
+            call.abort()

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from services.gateway.gateway import GatewayPolicy
+from services.gateway.openai_format import ChatFormat
 from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet, post
 from tests.live.test_gateway_faults import CHAT, body_of, raw
 
+LONG: list[ChatCompletionMessageParam] = [{"role": "user", "content": "SAY LONG ab"}]
 SAID = "0123456789" * 6
 END = b"0\r\n\r\n"
 """Of a body in chunks that is whole."""
@@ -79,6 +82,51 @@ async def test_a_failure_after_that_is_told_in_the_body_and_never_looks_whole(fl
     assert not rest.endswith(END), "the connection is broken: clients ask again"
     writer.close()
     fleet.workers[0].serving = True
+
+
+async def test_a_bug_after_that_breaks_the_connection_too(
+    fleet: FakeFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(format: ChatFormat) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(ChatFormat, "whole", broken)
+    reader, writer = await raw(fleet, body_of(SAID))
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+    rest = await rest_of(reader)
+    assert b'"code":"internal"' in rest and b"event:" not in rest
+    assert not rest.endswith(END)
+    writer.close()
+
+
+async def test_the_openai_client_raises_for_what_it_may_ask_again(fleet: FakeFleet) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none", max_retries=0) as client:
+        asking = asyncio.ensure_future(
+            client.chat.completions.create(model="tiny", messages=LONG, max_tokens=4000)
+        )
+        await eventually(lambda: fleet.workers[0].running)
+        await asyncio.wait([asking], timeout=0.2)  # four times as long as silence may last after a token
+        fleet.workers[0].serving = False
+        fleet.workers[0].attempts.clear()
+        fleet.workers[0].break_streams()
+        with pytest.raises(openai.APIError):
+            await asking
+    fleet.workers[0].serving = True
+
+
+async def test_the_openai_client_gives_the_reason_of_what_was_cancelled_and_no_choices(
+    fleet: FakeFleet,
+) -> None:
+    """It raises only where it would ask again, which would compute anew what somebody has cancelled."""
+    async with openai.AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="none") as client:
+        ask = client.chat.completions.with_streaming_response.create
+        async with ask(
+            model="tiny", messages=LONG, max_tokens=4000, extra_headers={"x-request-id": "mine"}
+        ) as response:
+            await post(fleet.url, "/v1/requests/mine/cancel", {})
+            answer = await response.parse()
+    assert not answer.choices
+    assert answer.model_extra is not None and answer.model_extra["error"]["code"] == "cancelled"
 
 
 async def test_what_was_cancelled_is_not_asked_again(fleet: FakeFleet) -> None:
