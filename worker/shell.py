@@ -6,20 +6,19 @@ import random
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from core.addresses import advertised, host_of
-from core.membership import Member, MemberKind
+from core.membership import MemberKind
 from core.request import Role
 from engine.engine import Engine
 from kv_transfer.gloo_lane import LaneConfig
 from kv_transfer.lane import LaneError
 from kv_transfer.lanes import Lanes
 from kv_transfer.types import Fingerprint, Peer
-from proto import router_pb2, worker_pb2, worker_pb2_grpc
+from proto import worker_pb2, worker_pb2_grpc
 from rpc.channels import Channels
-from rpc.clock import now_us, wall_us
-from rpc.convert import model_to_wire
+from rpc.clock import now_us
 from rpc.metrics import process_registry, serve_metrics
 from rpc.server import Server, Service, make_server
 from rpc.service_main import Process
@@ -27,9 +26,10 @@ from worker.config import WorkerConfig
 from worker.instance import Hosted
 from worker.lane_host import lane_address
 from worker.metrics import WorkerMetrics
+from worker.plain_worker import PlainWorker
 from worker.registration import Registration
-from worker.reports import Load, report_to_wire
 from worker.router_links import RouterLinks
+from worker.self_report import SelfReport
 from worker.step_loop import StepLoop
 from worker.timer import Timer
 
@@ -39,26 +39,6 @@ IDLE_CHECK_S = 1.0
 LANE_BUDGET_BYTES = 1 << 30
 LANE_RETRY_S = 0.5
 CRASHED = 70
-
-
-class PlainWorker(Protocol):
-    """What the shell needs of either role's plain object."""
-
-    @property
-    def next_deadline_us(self) -> int | None: ...
-    @property
-    def live(self) -> int: ...
-    @property
-    def waiting(self) -> int: ...
-    @property
-    def transferring(self) -> int: ...
-    @property
-    def draining(self) -> bool: ...
-    def queued_prefill_us(self) -> int: ...
-    def tick(self, now_us: int) -> list[Any]: ...
-    def drain(self, grace_us: int, now_us: int) -> list[Any]: ...
-    def take_reservations(self, now_us: int) -> list[tuple[tuple[str, int], ...]]: ...
-    def check(self) -> None: ...
 
 
 Plain = TypeVar("Plain", bound=PlainWorker)
@@ -93,12 +73,15 @@ class WorkerShell(ABC, Generic[Plain]):
         )
         self._engine = engine
         self._timer = Timer(self.loop, lambda: self.tell(self.plain.tick))
-        self._model = model_to_wire(hosted.key.model)
-        self._reports = 0
         self._changed = True
-        self._address = ""
+        self.about = SelfReport(self.role, self.kind, hosted, engine, plain)
         self._links = RouterLinks(
-            self._model, self._hello, self._plain_report, engine.prefix_hashes, self.channels, self.random
+            self.about.model,
+            self.about.hello,
+            self.about.plain_report,
+            engine.prefix_hashes,
+            self.channels,
+            self.random,
         )
 
     # ---- what a role adds ----
@@ -153,8 +136,8 @@ class WorkerShell(ABC, Generic[Plain]):
         )
         await self.bind_lanes()
         server = await make_server([self.service(), state], self.config.address)
-        self._address = advertised(server.address, self.config.advertise_host)
-        registration = Registration(self.config, self._member(), self._links, self.process.log)
+        self.about.address = advertised(server.address, self.config.advertise_host)
+        registration = Registration(self.config, self.about.member(), self._links, self.process.log)
         await registration.start()
         background = [
             asyncio.create_task(each) for each in (self._report(), self._beat(), self._check_idle())
@@ -184,7 +167,7 @@ class WorkerShell(ABC, Generic[Plain]):
         if self.config.metrics_port is None:
             return {}
         registry = process_registry()
-        registry.register(WorkerMetrics(self.load))
+        registry.register(WorkerMetrics(self.about.load))
         _, port = await serve_metrics(registry, address.rpartition(":")[0], self.config.metrics_port)
         return {"metrics_port": port}
 
@@ -251,61 +234,8 @@ class WorkerShell(ABC, Generic[Plain]):
     def _exit(self) -> None:
         os._exit(CRASHED)
 
-    # ---- what others are told ----
-
-    def load(self) -> Load:
-        return Load(
-            blocks=self._engine.counts(),
-            running=self._engine.running,
-            waiting=self.plain.waiting,
-            transferring=self.plain.transferring,
-            queued_prefill_us=self.plain.queued_prefill_us(),
-            service_us=self._engine.service_us,
-            draining=self.plain.draining,
-            wall_time=self._engine.wall_time(now_us()),
-            computed=self._engine.computed,
-            preemptions=self._engine.preemptions,
-            swaps=self._engine.swaps,
-            host_blocks_used=self._engine.host_slots_used,
-            unused_slots=self._engine.unused_slots,
-            drafted=self._engine.drafted,
-            accepted=self._engine.accepted,
-        )
-
-    def snapshot(self) -> worker_pb2.WorkerSnapshot:
-        return worker_pb2.WorkerSnapshot(
-            hello=self._hello(), loads=[self._plain_report()], age_us=0, broken_law=self.broken_law()
-        )
-
     def _send_report(self) -> None:
-        placed, ended = self.plain.take_reservations(now_us())
-        self._reports += 1
-        self._links.send_report(report_to_wire(self.load(), self._reports, self._model, placed, ended))
-
-    def _plain_report(self) -> router_pb2.LoadReport:
-        self._reports += 1
-        return report_to_wire(self.load(), self._reports, self._model)
-
-    def _hello(self) -> router_pb2.WorkerHello:
-        return router_pb2.WorkerHello(
-            worker=self.own.worker,
-            incarnation=self.own.incarnation,
-            role=self.role.value,
-            address=self._address,
-            pid=os.getpid(),
-            instances=[self.hosted.to_wire()],
-        )
-
-    def _member(self) -> Member:
-        return Member(
-            kind=self.kind,
-            id=self.own.worker,
-            address=self._address,
-            incarnation=self.own.incarnation,
-            started_us=wall_us(),
-            pid=os.getpid(),
-            models=(self.hosted.key.model,),
-        )
+        self._links.send_report(self.about.next_report())
 
 
 class _State(worker_pb2_grpc.WorkerServicer):
@@ -315,7 +245,7 @@ class _State(worker_pb2_grpc.WorkerServicer):
         self._shell = shell
 
     async def GetState(self, request: Any, context: Any) -> worker_pb2.WorkerSnapshot:
-        return self._shell.snapshot()
+        return self._shell.about.snapshot(self._shell.broken_law())
 
     async def Drain(self, request: worker_pb2.DrainRequest, context: Any) -> worker_pb2.DrainResponse:
         self._shell.process.drain()
