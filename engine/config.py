@@ -27,7 +27,7 @@ class EngineConfig:
     long_prefill_us: int = 250_000
     """Predicted prefill time above which a prompt is long: short ones overtake it, even when it has begun."""
     long_partials_max: int = 2
-    """Long prompts computed in part at one time; the others wait without blocks."""
+    """Long prompts of a class computed in part at one time; the others wait without blocks."""
     swap_blocks: int = 0
     """Blocks of the host pool, for the KV of preempted sequences and evicted prefixes; 0: neither."""
     swap_block_us: int = 100

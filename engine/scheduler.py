@@ -1,6 +1,6 @@
 """What the next step computes."""
 
-from collections import deque
+from collections import Counter, deque
 
 from core.cost_model import StepCost
 from core.request import TenantClass
@@ -39,9 +39,9 @@ def place_us(job: Job, known_tokens: int, cost: StepCost, now_us: int) -> int:
 class Scheduler:
     """Iteration-level: every step first the decode rows, then chunks and admissions.
 
-    Chunks go by class, within a class to short prompts before long ones, of which a few are under
-    way at a time and always get a part of the step. A long one enters among the short ones when it is
-    owed that (WaitingLine), so nobody starves where slots are short.
+    Chunks go by class, within a class to short prompts before long ones, of which each class has a
+    few under way at a time, that always get a part of the step. A long one enters among the short ones
+    when it is owed that (WaitingLine), so nobody starves where slots are short.
     """
 
     def __init__(self, config: EngineConfig, cost: StepCost, blocks: SequenceBlocks) -> None:
@@ -57,8 +57,8 @@ class Scheduler:
         self.room = Room(config, blocks, self.line, self._shares, self.prediction)
         self._blocked: Sequence | None = None
         """The first in line that the last plan had no room for."""
-        self._partials = 0
-        """Long prompts computed in part, as of the plan being made."""
+        self._partials = dict.fromkeys(TenantClass, 0)
+        """By class, long prompts computed in part, as of the plan being made."""
         self._claim: Sequence | None = None
         """The first of those that asked to bind since the last plan and found no room."""
 
@@ -87,7 +87,8 @@ class Scheduler:
         budget = StepBudget(config.max_step_tokens, config.itl_target_us, self.prediction, self._burst)
         rows: Rows = []
         begun = [sequence for sequence in self.room.running if sequence.pending > 1]
-        self._partials = sum(map(self._is_long, begun))
+        longs = Counter(sequence.job.tenant_class for sequence in begun if self._is_long(sequence))
+        self._partials = {tenant_class: longs[tenant_class] for tenant_class in TenantClass}
         self._shares.begin_step(self.line.oldest_us(begun))
         first = self._first_for_room()
         self._blocked = None
@@ -148,14 +149,20 @@ class Scheduler:
         rows: Rows,
         first: Sequence | None,
     ) -> None:
-        """Chunks of one class: the short prompts leave a part to the long ones, if there are any."""
+        """Chunks of one class: the short prompts leave a part to the long ones, if there are any.
+
+        Also of what they take of savings, or they alone would get all that their class does.
+        """
         started = [
             sequence for sequence in begun if not sequence.in_step and self.line.rank(sequence)[0] == rank
         ]
         shorts = deque(sequence for sequence in started if not self._is_long(sequence))
         longs = deque(sequence for sequence in started if self._is_long(sequence))
         has_long = bool(longs) or self._head(rank, is_long=True) is not None
+        saved_ns = budget.saved_ns
         self._lane_rows(rank, False, shorts, budget, rows, first, LONG_PARTS if has_long else 0)
+        if has_long:
+            budget.open_up((saved_ns - budget.saved_ns) / LONG_PARTS)
         self._lane_rows(rank, True, longs, budget, rows, first, 0)
 
     def _lane_rows(
@@ -235,18 +242,18 @@ class Scheduler:
         if not self.room.admit(head):
             return False
         self._turns_of(head).chosen(head.job.tenant)
-        self._partials += head.pending > 1 and self._is_long(head)
+        self._partials[head.job.tenant_class] += head.pending > 1 and self._is_long(head)
         return True
 
     def _head(self, rank: TenantClass, *, is_long: bool) -> Sequence | None:
-        if self._blocked is not None or (is_long and not self._may_start_long):
+        if self._blocked is not None:
             return None
-        head = self.line.head(is_long=is_long, rank=rank, with_owed=self._may_start_long)
+        head = self.line.head(is_long=is_long, rank=rank, may_begin_long=self._may_begin_long)
         return None if is_long and head is not None and self._is_anothers_room(head, rank) else head
 
     def _is_anothers_room(self, long: Sequence, rank: TenantClass) -> bool:
         """Whether it would take the last from a short one whose tenant has had less; a preempted one may."""
-        short = None if long.was_preempted else self.line.head(is_long=False, rank=rank)
+        short = None if long.was_preempted else self.line.head(is_long=False, rank=rank, may_begin_long=())
         if short is None or short.job.tenant_class is not long.job.tenant_class:
             return False
         turns = self._turns_of(long)
@@ -286,8 +293,8 @@ class Scheduler:
         return whole_us > self._config.long_prefill_us
 
     def _may_start(self, sequence: Sequence) -> bool:
-        return self._may_start_long or not self._is_long(sequence)
+        return sequence.job.tenant_class in self._may_begin_long or not self._is_long(sequence)
 
     @property
-    def _may_start_long(self) -> bool:
-        return self._partials < self._config.long_partials_max
+    def _may_begin_long(self) -> list[TenantClass]:
+        return [own for own, partials in self._partials.items() if partials < self._config.long_partials_max]

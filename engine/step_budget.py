@@ -93,6 +93,17 @@ class StepBudget:
     def part_tokens(self, parts: int) -> int:
         return self._tokens // parts
 
+    @property
+    def saved_ns(self) -> float:
+        """What is left of what earlier steps saved."""
+        return self._beyond_ns
+
+    def open_up(self, saved_ns: float) -> None:
+        """So much of what was saved is for any chunk."""
+        saved_ns = min(saved_ns, self._beyond_ns)
+        self._beyond_ns -= saved_ns
+        self._left_ns += saved_ns
+
     def chunk(
         self,
         start: int,

@@ -1,7 +1,7 @@
 """Who of those without blocks is next."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from core.request import TenantClass
 from engine.class_shares import ClassShares
@@ -86,16 +86,19 @@ class WaitingLine:
             oldest[own] = min(sequence, oldest.get(own, sequence), key=by_order)
         return {own: sequence.cost_us for own, sequence in oldest.items()}
 
-    def head(self, *, is_long: bool, rank: TenantClass, with_owed: bool = False) -> Sequence | None:
+    def head(
+        self, *, is_long: bool, rank: TenantClass, may_begin_long: Collection[TenantClass]
+    ) -> Sequence | None:
         """The next of a lane, of the classes that count as `rank` now.
 
-        `with_owed`: a long one whose tenant is owed it stands in the lane of the short ones.
+        Of the classes that may begin a long one, a long one whose tenant is owed it stands in the lane of
+        the short ones.
         """
-        shorts = self._shorts(rank) if with_owed and not is_long else None
+        shorts = self._shorts(rank) if may_begin_long and not is_long else None
         heads: dict[TenantClass, tuple[tuple[bool, int, tuple[int, int]], Sequence]] = {}
         for (own, long, preempted, tenant), queue in self._queues.items():
             first = queue[0]
-            if self._shares.rank(own, first.cost_us) != rank:
+            if (long and own not in may_begin_long) or self._shares.rank(own, first.cost_us) != rank:
                 continue
             is_owed = long and shorts is not None and self._is_owed(first, rank, shorts[own])
             if (long and not is_owed) is not is_long:

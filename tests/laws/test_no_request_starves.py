@@ -1,6 +1,7 @@
 """Whatever else is asked without end, a request starts: tables of a target beside endless streams."""
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import pytest
 
@@ -106,3 +107,14 @@ def test_who_comes_new_to_a_class_does_not_wait_for_what_other_classes_were_give
     beside = Streams(kinds("I-s-b B-s-c"), max_running=3, swap_blocks=400)
     beside.run_for(100_000_000)
     assert beside.starts(kinds("B-s-a")[0])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("slots", [3, 32])
+@pytest.mark.parametrize("target", [f"{name}-{length}-a" for name in "ISB" for length in "sL"])
+def test_a_request_starts_beside_any_two_streams(target: str, slots: int) -> None:
+    names = [f"{name}-{length}-{tenant}" for name in "ISB" for length in "sL" for tenant in "ab"]
+    for streams in combinations(names, 2):
+        beside = Streams(kinds(" ".join(streams)), max_running=slots)
+        beside.run_for(2_000_000)
+        assert beside.starts(kinds(target)[0]), streams

@@ -123,6 +123,18 @@ def test_only_a_few_long_prompts_are_begun() -> None:
     clock.finish()
 
 
+def test_a_long_prompt_of_a_lower_class_under_way_does_not_keep_an_urgent_one_from_beginning() -> None:
+    clock = EngineClock(long_partials_max=1)
+    clock.ask(3_000, 2, BATCH)
+    clock.run_for(200_000)
+    urgent = clock.ask(1_200, 2, INTERACTIVE)
+    while not urgent.is_ended:
+        while clock.engine.waiting < 4:
+            clock.ask(150, 4, INTERACTIVE)
+        clock.step()
+        assert clock.now_us - urgent.at_us < 8 * COST.prefill_us(1_200, 0)
+
+
 def test_scenario_42_two_prompts_of_200_chunks_do_not_delay_another_tenants_short_ones() -> None:
     clock = EngineClock(blocks=4096, max_step_tokens=64, max_positions=16_384)
     decoding(clock, 4)

@@ -164,3 +164,12 @@ def test_a_chunk_is_the_largest_that_fits(context_ns: int, start: int, decodes: 
 
     assert granted <= 1 or step_ns(granted) <= limit_ns + 2
     assert step_ns(granted + 1) >= limit_ns - 2
+
+
+def test_what_is_opened_up_of_savings_is_for_any_chunk_and_paid_for() -> None:
+    burst = saving(40)
+    made = budget(decodes=10, burst=burst)
+    made.open_up(20e6)
+    assert made.chunk(0, 200) == 48
+    made.settle()
+    assert budget(decodes=10, burst=burst).saved_ns == pytest.approx(20e6, abs=2e6)

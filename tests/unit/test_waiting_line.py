@@ -50,7 +50,7 @@ class Line:
 
     def head(self, rank: TenantClass = STANDARD) -> Sequence | None:
         """Of the short ones and of those that stand among them."""
-        return self.line.head(is_long=False, rank=rank, with_owed=True)
+        return self.line.head(is_long=False, rank=rank, may_begin_long=list(TenantClass))
 
 
 def test_of_a_tenants_own_place_decides() -> None:
