@@ -1,5 +1,6 @@
 """Tenants that always have work get compute by their weights, whatever their jobs cost."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,10 +76,8 @@ def test_forgetting_tenants_that_have_nothing_here_changes_nobodys_turn(
             assert len(forgetful) <= len(mindful)
 
 
-@given(cost_ns=st.integers(1, 1_000), staying=st.integers(1, 3))
-def test_however_many_come_once_few_are_remembered_and_none_comes_back_further_forward(
-    cost_ns: int, staying: int
-) -> None:
+@pytest.mark.parametrize("staying", [0, 3])
+def test_however_many_come_once_few_are_remembered_and_none_comes_back_further_forward(staying: int) -> None:
     turns = TenantTurns()
     here = [f"stays-{number}" for number in range(staying)]
     for tenant in here:
@@ -88,7 +87,7 @@ def test_however_many_come_once_few_are_remembered_and_none_comes_back_further_f
         tenant = f"once-{number}"
         turns.come(tenant)
         turns.chosen(tenant)
-        turns.spend(tenant, 1.0, cost_ns + number % 3)
+        turns.spend(tenant, 1.0, 1_000 + number % 3)
         left_ns[tenant] = turns[tenant]
         if turns.is_crowded:
             turns.forget(here)
