@@ -14,7 +14,7 @@ import pytest
 from proto import inference_pb2 as api
 from tests.e2e import references
 from tests.e2e.grpc_client import Answer, Conversation, until
-from tests.e2e.live_fleet import LiveFleet, eventually, running
+from tests.e2e.live_fleet import ROOMY, LiveFleet, eventually, running
 
 LONG = 160
 HELD = api.Structure(regex="([a-z]{1,9} ){200}")
@@ -25,7 +25,7 @@ HELD_CASES = (4, 5)
 @pytest.fixture(scope="module")
 def pair_fleet() -> Iterator[LiveFleet]:
     """Two decode workers, one prefill worker, one router."""
-    with running("--no-sample", "--dtype", "float32", "--decode", "2", "--check-laws") as fleet:
+    with running(*ROOMY, "--no-sample", "--dtype", "float32", "--decode", "2", "--check-laws") as fleet:
         yield fleet
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from tests.e2e import references
 from tests.e2e.grpc_client import Answer, Conversation
-from tests.e2e.live_fleet import LiveFleet, running
+from tests.e2e.live_fleet import ROOMY, LiveFleet, running
 
 PROMPTS = 200
 BLOCK = 16
-BFLOAT16 = ("--no-sample", "--dtype", "bfloat16")
+BFLOAT16 = (*ROOMY, "--no-sample", "--dtype", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)

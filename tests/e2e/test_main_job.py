@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e import references
 from tests.e2e.grpc_client import Conversation
-from tests.e2e.live_fleet import LiveFleet, eventually, running
+from tests.e2e.live_fleet import ROOMY, LiveFleet, eventually, running
 
 References = Callable[[], list[dict[str, Any]]]
 BOTH = pytest.mark.parametrize("load", [references.own, references.beside], ids=["own", "beside"])
@@ -40,7 +40,7 @@ async def test_disaggregated_equals_transformers(
 
 
 def test_colocated_equals_transformers() -> None:
-    with running("--no-sample", "--dtype", "float32", "--colocated", "--check-laws") as fleet:
+    with running(*ROOMY, "--no-sample", "--dtype", "float32", "--colocated", "--check-laws") as fleet:
         for load in (references.own, references.beside):
             cases = load()
             expected = [case["output_tokens"] for case in cases]
