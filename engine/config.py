@@ -20,7 +20,10 @@ class EngineConfig:
     max_step_tokens: int = 512
     """Tokens fed per step."""
     itl_target_us: int = 50_000
-    """Predicted time a step may take while sequences decode; chunks are cut to it. 0: no bound."""
+    """Predicted time that steps may take on average while sequences decode. 0: no bound."""
+    prefill_burst_us: int = 2_000_000
+    """Prefill time that steps below the target save up, for short prompts to be computed whole and bursts of
+    them soon. 0: chunks are cut to the target in every step, as those of long prompts always are."""
     long_prefill_us: int = 250_000
     """Predicted prefill time above which a prompt is long: short ones overtake it, even when it has begun."""
     long_partials_max: int = 2
@@ -60,6 +63,7 @@ class EngineConfig:
         for name in (
             "watermark_blocks",
             "itl_target_us",
+            "prefill_burst_us",
             "long_prefill_us",
             "swap_blocks",
             "swap_block_us",

@@ -7,6 +7,7 @@ from core.request import TenantClass
 from engine.class_shares import ClassShares
 from engine.config import EngineConfig
 from engine.job import Job, Stage
+from engine.prefill_burst import PrefillBurst
 from engine.room import Room
 from engine.sequence import Phase, Sequence
 from engine.sequence_blocks import SequenceBlocks
@@ -51,6 +52,7 @@ class Scheduler:
         self._blocks = blocks
         self.prediction = StepPrediction(cost)
         self.speculation = Speculation(config, cost)
+        self._burst = PrefillBurst(config.prefill_burst_us, config.itl_target_us)
         self._shares = ClassShares()
         self._turns = TenantTurns()
         self.line = WaitingLine(self._shares, self._turns)
@@ -82,7 +84,8 @@ class Scheduler:
 
     def plan(self) -> Rows:
         """The rows of the next step."""
-        budget = StepBudget(self._config.max_step_tokens, self._config.itl_target_us, self.prediction)
+        config = self._config
+        budget = StepBudget(config.max_step_tokens, config.itl_target_us, self.prediction, self._burst)
         rows: Rows = []
         begun = [sequence for sequence in self.room.running if sequence.pending > 1]
         self._partials = sum(map(self._is_long, begun))
@@ -90,12 +93,15 @@ class Scheduler:
         self._blocked = None
         self._make_room(first)
         self._decode_rows(budget, rows)
-        self._draft(budget, rows)
-        budget.begin_prefill()
         begun = [sequence for sequence in self.room.running if sequence.pending > 1]
+        # Where prompts wait for compute, a draft takes as much of theirs as the row that it saves would.
+        if not begun and (first is not None or not self.line):
+            self._draft(budget, rows)
+        budget.begin_prefill()
         for rank in TenantClass:
             if begun or self.line:
                 self._class_rows(rank, begun, budget, rows, first)
+        budget.settle()
         self._settle(rows)
         return rows
 
@@ -179,7 +185,15 @@ class Scheduler:
             else:
                 return
             start = sequence.computed
-            count = budget.chunk(start, sequence.pending, keep_ns=keep_ns, keep_tokens=keep_tokens)
+            may_burst = not is_long and not self._was_long(sequence)
+            count = budget.chunk(
+                start,
+                sequence.pending,
+                keep_ns=keep_ns,
+                keep_tokens=keep_tokens,
+                may_burst=may_burst,
+                at_once=may_burst and start <= (sequence.cached_tokens or 0),
+            )
             if not count:
                 return
             if self.room.grow(sequence, start + count):
@@ -289,6 +303,11 @@ class Scheduler:
         known = len(sequence.tokens)
         left_us = self.prediction.prefill_us(known, known - sequence.uncomputed)
         return left_us > self._config.long_prefill_us
+
+    def _was_long(self, sequence: Sequence) -> bool:
+        """Whether it was when nothing of it was computed but what the cache had."""
+        whole_us = self.prediction.prefill_us(len(sequence.tokens), sequence.cached_tokens or 0)
+        return whole_us > self._config.long_prefill_us
 
     def _may_start(self, sequence: Sequence) -> bool:
         return self._may_start_long or not self._is_long(sequence)

@@ -2,6 +2,7 @@
 
 import math
 
+from engine.prefill_burst import PrefillBurst
 from engine.step_prediction import StepLoad, StepPrediction
 
 PREFILL_PARTS = 5
@@ -12,24 +13,43 @@ class StepBudget:
     """Tokens, and beside decode rows predicted time, left in the step being planned.
 
     Decode rows are taken first and always granted. Chunks then get what is left of the ITL target,
-    or their least share of it; in a step without decode rows nobody waits, and only tokens count.
+    or their least share of it, and those of short prompts also what earlier steps saved; in a step
+    without decode rows nobody waits, and only tokens count.
     """
 
-    __slots__ = ("_chunked", "_is_awaited", "_left_ns", "_load", "_prediction", "_target_ns", "_tokens")
+    __slots__ = (
+        "_beyond_ns",
+        "_burst",
+        "_chunked",
+        "_deposit_ns",
+        "_is_awaited",
+        "_left_ns",
+        "_load",
+        "_prediction",
+        "_target_ns",
+        "_tokens",
+    )
 
-    def __init__(self, max_step_tokens: int, itl_target_us: int, prediction: StepPrediction) -> None:
+    def __init__(
+        self, max_step_tokens: int, itl_target_us: int, prediction: StepPrediction, burst: PrefillBurst
+    ) -> None:
         """`itl_target_us` 0: no bound in time."""
         self._tokens = max_step_tokens
         self._target_ns = itl_target_us * 1000
         self._prediction = prediction
+        self._burst = burst
         self._load: tuple[int, int] = (0, 0)
+        self._deposit_ns = math.inf
         self._left_ns = math.inf
+        """Of the target, for any chunk; below nothing where a prompt took more than it was predicted to."""
+        self._beyond_ns = 0.0
+        """Of what earlier steps saved."""
         self._chunked = False
         self._is_awaited = False
 
     @property
     def spent(self) -> bool:
-        return self._tokens == 0 or self._left_ns <= 0
+        return self._tokens == 0 or self._left_ns + self._beyond_ns <= 0
 
     @property
     def full(self) -> bool:
@@ -56,31 +76,70 @@ class StepBudget:
 
     def begin_prefill(self) -> None:
         """The decode rows are in; what is left is for chunks."""
-        if self._is_awaited and self._target_ns:
-            self._left_ns = max(self._target_ns - self.decode_ns, self._target_ns / PREFILL_PARTS)
+        if not self._target_ns:
+            return
+        if not self._is_awaited:
+            self._burst.refill()
+            return
+        self._deposit_ns = self._left_ns = max(
+            self._target_ns - self.decode_ns, self._target_ns / PREFILL_PARTS
+        )
+        self._beyond_ns = self._burst.beyond(self._deposit_ns)
 
     def part_ns(self, parts: int) -> float:
-        """One part in so many of what is left; 0 where time does not count."""
+        """One part in so many of what is left of the target; 0 where time does not count."""
         return self._left_ns / parts if math.isfinite(self._left_ns) else 0.0
 
     def part_tokens(self, parts: int) -> int:
         return self._tokens // parts
 
-    def chunk(self, start: int, wanted: int, *, keep_ns: float = 0.0, keep_tokens: int = 0) -> int:
+    def chunk(
+        self,
+        start: int,
+        wanted: int,
+        *,
+        keep_ns: float = 0.0,
+        keep_tokens: int = 0,
+        may_burst: bool = False,
+        at_once: bool = False,
+    ) -> int:
         """Tokens granted to a row at position `start`, 0..wanted, leaving `keep` to others.
 
-        A step's first chunk gets at least one token.
+        `may_burst`: it may take what earlier steps saved. `at_once`: and is rather computed in one later
+        step than in several from now on, where one step can hold it. Of the others, a step's first chunk
+        gets at least one token.
         """
         granted = min(wanted, max(0, self._tokens - keep_tokens))
         if math.isfinite(self._left_ns):
-            granted = min(granted, self._fits(start, self._left_ns - keep_ns))
+            fitting = self._fits(start, self._left_ns - keep_ns + (self._beyond_ns if may_burst else 0.0))
+            if (
+                at_once
+                and fitting < granted
+                and self._chunk_ns(start, granted) <= self._burst.step_ns - keep_ns
+            ):
+                return 0
+            granted = min(granted, fitting)
         if not granted and not self._chunked:
             granted = min(wanted, self._tokens, 1)
         if granted:
             self._chunked = True
             self._tokens -= granted
-            self._left_ns -= self._chunk_ns(start, granted)
+            self._spend(self._chunk_ns(start, granted), keep_ns)
         return granted
+
+    def settle(self) -> None:
+        """The step is planned: what it left of the target is saved."""
+        if math.isfinite(self._deposit_ns):
+            left_ns = self._left_ns + self._beyond_ns
+            available_ns = self._deposit_ns + self._burst.beyond(self._deposit_ns)
+            self._burst.settle(self._deposit_ns, available_ns - left_ns)
+
+    def _spend(self, chunk_ns: float, keep_ns: float) -> None:
+        """First of the target, then of what was saved; what is kept for others only if need be."""
+        of_target = min(chunk_ns, max(0.0, self._left_ns - keep_ns))
+        beyond = min(chunk_ns - of_target, self._beyond_ns)
+        self._beyond_ns -= beyond
+        self._left_ns -= chunk_ns - beyond
 
     def _chunk_ns(self, start: int, count: int) -> float:
         pairs = count * start + count * (count + 1) / 2

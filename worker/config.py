@@ -33,7 +33,10 @@ class WorkerConfig:
     host_kv_percent: int = 25
     """Of kv_blocks, kept beside the pool for the KV of those who give way; 0: they compute it again."""
     itl_target_ms: int = 50
-    """Predicted time a step may take while sequences decode: prefill is cut to it; 0: no bound."""
+    """Predicted time of a step, on average, while sequences decode: prefill is cut to it; 0: no bound."""
+    prefill_burst_ms: int = 2_000
+    """Prefill time that steps below the target save up, for short prompts to be computed whole and bursts of
+    them soon; 0: every step keeps the target."""
     max_running: int = 64
     """Sequences with compute in progress."""
     max_step_tokens: int = 512
@@ -70,7 +73,14 @@ class WorkerConfig:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
             raise ValueError(f"metrics_port must be 0..65535, is {self.metrics_port}")
-        for name in ("threads", "kv_blocks", "host_kv_percent", "itl_target_ms", "speculation"):
+        for name in (
+            "threads",
+            "kv_blocks",
+            "host_kv_percent",
+            "itl_target_ms",
+            "prefill_burst_ms",
+            "speculation",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         for name in ("block_size", "max_running", "max_step_tokens", "report_interval_us", "drain_grace_us"):

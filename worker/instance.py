@@ -125,6 +125,7 @@ def _engine(config: WorkerConfig, blocks: int, max_positions: int, *, grammars: 
         max_running=config.max_running,
         max_step_tokens=config.max_step_tokens,
         itl_target_us=config.itl_target_ms * 1_000,
+        prefill_burst_us=config.prefill_burst_ms * 1_000,
         swap_blocks=_host_slots(config, blocks),
         speculation=config.speculation,
         max_positions=max_positions,

@@ -35,6 +35,36 @@ def test_itl_stays_within_the_target_while_long_prompts_arrive_one_after_another
     clock.finish()
 
 
+def test_a_burst_of_short_prompts_is_computed_prompt_by_prompt() -> None:
+    """TTFT of a burst is near that of its prompts alone, and most ITLs do not notice them."""
+    clock = EngineClock()
+    streams, began_us = decoding(clock, 4), clock.now_us
+    alone_us = COST.prefill_us(150, 0)
+    burst = [clock.ask(150, 60) for _ in range(12)]
+    clock.finish()
+    times = sorted(asked.first_token_us for asked in burst)
+    assert times[-1] <= 1.5 * len(burst) * alone_us
+    gaps = [gap for stream in streams for gap in stream.gaps_us(began_us)]
+    assert sorted(gaps)[len(gaps) // 2] <= 0.5 * TARGET_US
+    assert max(gaps) <= 3 * TARGET_US
+
+
+@pytest.mark.parametrize("prefill_burst_us", [0, 2_000_000])
+def test_short_prompts_without_end_keep_the_target_on_average(prefill_burst_us: int) -> None:
+    clock = EngineClock(prefill_burst_us=prefill_burst_us)
+    streams, began_us = decoding(clock, 16), clock.now_us
+    while not any(stream.is_ended for stream in streams):
+        while sum(not asked.is_ended for asked in clock.asked.values()) < 16 + 20:
+            clock.ask(150, 1)
+        clock.step()
+    gaps = [gap for stream in streams for gap in stream.gaps_us(began_us)]
+    assert sum(gaps) / len(gaps) <= 1.02 * TARGET_US + prefill_burst_us / len(streams[0].tokens)
+    median_us = sorted(gaps)[len(gaps) // 2]
+    assert median_us > 0.9 * TARGET_US if prefill_burst_us == 0 else median_us < 0.5 * TARGET_US
+    if prefill_burst_us == 0:
+        assert max(gaps) <= 1.1 * TARGET_US
+
+
 def test_prefill_is_not_starved_by_decodes_that_take_the_whole_target() -> None:
     clock = EngineClock(itl_target_us=20_000)
     decoding(clock, 48)
