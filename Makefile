@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 SOURCES := core text engine rpc capacity kv_transfer worker router prefill_worker decode_worker services sim baton bench tests
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test check format proto bench soak clean
+.PHONY: help install run test shared-tests check lint types format proto bench soak clean
 
 help:
 	@echo "make run      set up, start the fleet on the default model, answer a sample question, serve until Ctrl-C"
@@ -23,17 +23,25 @@ $(STAMP): pyproject.toml deploy/install.sh
 run: install
 	@exec $(VENV)/bin/baton up $(ARGS)
 
-check: install
+check: lint types
+
+lint: install
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/mypy
 	@$(PYTHON) -m pytest tests/test_tidy.py tests/test_protos.py
 
-# Tests that start whole fleets have the machine to themselves; the others share its cores, a file at a time.
+types: install
+	@$(VENV)/bin/mypy
+
+# Tests of tests/e2e, which are about whole fleets at their full pace, have the machine to themselves; the others
+# share its cores, a file at a time in the order of tests/conftest.py, and with mypy, which uses one of them.
 # pytest ends with 5 where nothing of a half is left to run, as ARGS may have it.
-test: check
-	@$(PYTHON) -m pytest tests --ignore tests/e2e --numprocesses auto --dist loadfile --durations 15 $(ARGS) || [ $$? = $(if $(ARGS),5,0) ]
+test: lint
+	@$(MAKE) --no-print-directory --jobs 2 types shared-tests
 	@$(PYTHON) -m pytest tests/e2e --durations 15 $(ARGS) || [ $$? = $(if $(ARGS),5,0) ]
+
+shared-tests: install
+	@$(PYTHON) -m pytest tests --ignore tests/e2e --numprocesses auto --dist loadfile --no-loadscope-reorder --durations 15 $(ARGS) || [ $$? = $(if $(ARGS),5,0) ]
 
 format: install
 	@$(VENV)/bin/ruff format .

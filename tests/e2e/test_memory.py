@@ -2,9 +2,9 @@
 
 import asyncio
 
-from tests.e2e import references
 from tests.e2e.grpc_client import Conversation
 from tests.e2e.live_fleet import eventually, running
+from tests.reference import references
 
 REQUESTS, TOKENS = 64, 200
 

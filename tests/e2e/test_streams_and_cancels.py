@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from proto import inference_pb2 as api
-from tests.e2e import references
 from tests.e2e.grpc_client import Answer, Conversation, until
 from tests.e2e.live_fleet import MODEL, LiveFleet, eventually
+from tests.reference import references
 
 STREAMS = 32
 DROPS = 100

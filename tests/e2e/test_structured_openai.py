@@ -10,9 +10,9 @@ import openai
 import pytest
 
 from proto import inference_pb2 as api
-from tests.e2e import references
 from tests.e2e.grpc_client import Conversation
 from tests.e2e.live_fleet import MODEL, LiveFleet
+from tests.reference import references
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

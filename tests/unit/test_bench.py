@@ -175,11 +175,11 @@ def test_engine_hands_flags_to_the_fleet() -> None:
 
 
 def test_engine_asks_both_the_same_and_nobody_twice() -> None:
-    asked = engine.parse(["--concurrency", "1,4", "--words", "30", "--shared", "10"])
-    shapes = [asked.at(concurrency, number) for concurrency in (1, 4) for number in (0, 1)]
+    asked = engine.parse(["--concurrency", "1,8", "--words", "30", "--shared", "10"])
+    shapes = [asked.at(concurrency, number) for concurrency in (1, 8) for number in (0, 1)]
     assert len({shape.seed for shape in shapes}) == 4
     assert shapes[0] == asked.at(1, 0)
-    assert [shape.requests for shape in shapes] == [8, 8, 16, 16]
+    assert [shape.requests for shape in shapes] == [20, 20, 32, 32]
     assert (shapes[0].words, shapes[0].shared) == (30, 10)
     assert engine.parse(["--requests", "3"]).requests(32) == 3
 

@@ -9,7 +9,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from engine.models.store import resolve
 from tests.e2e.grpc_client import Conversation
-from tests.e2e.live_fleet import running
+from tests.e2e.live_fleet import ROOMY, running
 
 TOKENS = 24
 PROMPTS = [[5, 17, 900, 33, 2_000], list(range(100, 180)), [7] * 40]
@@ -65,6 +65,7 @@ def test_a_sharded_qwen2_folder_equals_transformers(tmp_path: Path) -> None:
             return [answer.tokens for answer in answers]
 
     flags = (
+        *ROOMY,
         "--no-sample",
         "--dtype",
         "float32",

@@ -8,7 +8,7 @@ import pytest
 
 from core.outcomes import FinishReason
 from engine.job import Job
-from tests.e2e.structured_engine import Answer, StructuredEngine, job, structured_engine
+from tests.model.structured_engine import Answer, StructuredEngine, job, structured_engine
 from text.grammar import choice_grammar, json_schema_grammar, regex_grammar
 
 TEXT = {"type": "string", "minLength": 40, "maxLength": 60}

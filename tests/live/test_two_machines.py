@@ -19,7 +19,7 @@ from core.parent_death import tied
 from core.sampling import SamplingParams
 from engine.fake_kv import expected_tokens
 from tests.e2e.grpc_client import until
-from tests.e2e.namespaces import Machine, two_machines
+from tests.live.namespaces import Machine, two_machines
 from text.tokenizer import Tokenizer
 
 OPTIONS = UpOptions(backend="timed", cores={})

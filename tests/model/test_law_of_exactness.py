@@ -16,7 +16,7 @@ from engine.engine import Engine
 from engine.job import FirstToken, Job, Stage, Token
 from engine.models.store import resolve
 from engine.plan import Backend
-from tests.e2e import references
+from tests.reference import references
 
 BLOCKS, TOKENS = 320, 24
 Answers = dict[AttemptKey, list[int]]

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from core.outcomes import FinishReason
-from tests.e2e.structured_engine import job, structured_engine
+from tests.model.structured_engine import job, structured_engine
 from tests.reference.random_schemas import random_schema
 from text.grammar import json_schema_grammar
 
