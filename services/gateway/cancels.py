@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-import grpc.aio
-
 from core.outcomes import Outcome
 from proto import gateway_pb2
 from proto.gateway_pb2_grpc import GatewayPeerStub
-from rpc.channels import Channels
+from rpc.channels import Channels, answered
 from services.gateway.request_names import RequestNames, owner_of
 
 FORWARD_TIMEOUT_S = 5.0
@@ -65,9 +63,6 @@ class Cancels:
     async def _forward(self, address: str, tenant: str, name: str) -> bool:
         stub = GatewayPeerStub(self._channels.get(address))
         request = gateway_pb2.ForwardCancelRequest(tenant=tenant, request=name)
-        try:
-            answer = await stub.ForwardCancel(request, timeout=FORWARD_TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            # A gateway that is gone has no live requests.
-            return False
-        return bool(answer.found)
+        answer = await answered(stub.ForwardCancel(request, timeout=FORWARD_TIMEOUT_S))
+        # A gateway that is gone has no live requests.
+        return answer is not None and bool(answer.found)

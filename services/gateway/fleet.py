@@ -5,14 +5,12 @@ import os
 from collections.abc import Awaitable
 from typing import Any
 
-import grpc.aio
-
 from core.membership import Change, Joined, Member, MemberKind, Membership
 from proto import gateway_pb2, router_pb2, worker_pb2
 from proto.gateway_pb2_grpc import GatewayPeerStub
 from proto.router_pb2_grpc import RouterStub
 from proto.worker_pb2_grpc import WorkerStub
-from rpc.channels import Channels
+from rpc.channels import Channels, answered
 from rpc.convert import model_from_wire
 from services.gateway.driver import Driver
 from services.gateway.gateway import Gateway
@@ -105,13 +103,7 @@ class Fleet:
 
 
 async def _answers(asked: list[Awaitable[Any]]) -> list[Any]:
-    async def answer(one: Awaitable[Any]) -> Any:
-        try:
-            return await one
-        except grpc.aio.AioRpcError:
-            return None
-
-    answers = await asyncio.gather(*(answer(one) for one in asked))
+    answers = await asyncio.gather(*map(answered, asked))
     return [found for found in answers if found is not None]
 
 
