@@ -75,7 +75,7 @@ class Scheduler:
         if may_displace:
             self.room.displace_for(sequence, hold=True)
         if self.room.bind(sequence):
-            self.line.come(sequence)
+            self.line.bound(sequence)
             return True
         if self._claim is None or self._is_behind(self._claim, sequence):
             self._claim = sequence
@@ -192,7 +192,7 @@ class Scheduler:
             else:
                 return
             start = sequence.computed
-            may_burst = not is_long and not self._was_long(sequence)
+            may_burst = not is_long and self._may_burst(sequence)
             count = budget.chunk(
                 start,
                 sequence.pending,
@@ -287,10 +287,10 @@ class Scheduler:
         left_us = self.prediction.prefill_us(known, known - sequence.uncomputed)
         return left_us > self._config.long_prefill_us
 
-    def _was_long(self, sequence: Sequence) -> bool:
-        """Whether it was when nothing of it was computed but what the cache had."""
+    def _may_burst(self, sequence: Sequence) -> bool:
+        """Unless it was long when nothing was computed but what the cache had; batch work has the time."""
         whole_us = self.prediction.prefill_us(len(sequence.tokens), sequence.cached_tokens or 0)
-        return whole_us > self._config.long_prefill_us
+        return whole_us <= self._config.long_prefill_us and sequence.job.tenant_class < TenantClass.BATCH
 
     def _may_start(self, sequence: Sequence) -> bool:
         return sequence.job.tenant_class in self._may_begin_long or not self._is_long(sequence)

@@ -128,8 +128,8 @@ class Sequence:
 
     @property
     def is_undisturbed(self) -> bool:
-        """Whether it gave way and has not got beyond that: else the same could be lost for ever."""
-        return self.was_preempted and (self.pending > 1 or self.computed < self.undisturbed_until)
+        """Whether it lost what was computed and has not got beyond that: else it could be lost for ever."""
+        return self.undisturbed_until > 0 and (self.pending > 1 or self.computed < self.undisturbed_until)
 
     @property
     def may_speculate(self) -> bool:

@@ -26,6 +26,7 @@ class StepBudget:
         "_left_ns",
         "_load",
         "_prediction",
+        "_reserved_ns",
         "_target_ns",
         "_tokens",
     )
@@ -44,6 +45,8 @@ class StepBudget:
         """Of the target, for any chunk; below nothing where a prompt took more than it was predicted to."""
         self._beyond_ns = 0.0
         """Of what earlier steps saved."""
+        self._reserved_ns = 0.0
+        """Of both, for a prompt that waits for a later step to hold it."""
         self._chunked = False
         self._is_awaited = False
 
@@ -100,9 +103,11 @@ class StepBudget:
 
     def open_up(self, saved_ns: float) -> None:
         """So much of what was saved is for any chunk."""
-        saved_ns = min(saved_ns, self._beyond_ns)
-        self._beyond_ns -= saved_ns
-        self._left_ns += saved_ns
+        of_beyond = min(saved_ns, self._beyond_ns)
+        of_reserved = min(saved_ns - of_beyond, self._reserved_ns)
+        self._beyond_ns -= of_beyond
+        self._reserved_ns -= of_reserved
+        self._left_ns += of_beyond + of_reserved
 
     def chunk(
         self,
@@ -117,17 +122,15 @@ class StepBudget:
         """Tokens granted to a row at position `start`, 0..wanted, leaving `keep` to others.
 
         `may_burst`: it may take what earlier steps saved. `at_once`: and is rather computed in one later
-        step than in several from now on, where one step can hold it. Of the others, a step's first chunk
-        gets at least one token.
+        step than in several from now on, where one step can hold it; meanwhile nobody but who has the
+        `keep` may take what it waits for. Of the others, a step's first chunk gets at least one token.
         """
         granted = min(wanted, max(0, self._tokens - keep_tokens))
         if math.isfinite(self._left_ns):
             fitting = self._fits(start, self._left_ns - keep_ns + (self._beyond_ns if may_burst else 0.0))
-            if (
-                at_once
-                and fitting < granted
-                and self._chunk_ns(start, granted) <= self._burst.step_ns - keep_ns
-            ):
+            most_ns = self._burst.step_ns - keep_ns
+            if at_once and fitting < granted and self._chunk_ns(start, granted) <= most_ns:
+                self._reserve(keep_ns)
                 return 0
             granted = min(granted, fitting)
         if not granted and not self._chunked:
@@ -141,9 +144,14 @@ class StepBudget:
     def settle(self) -> None:
         """The step is planned: what it left of the target is saved."""
         if math.isfinite(self._deposit_ns):
-            left_ns = self._left_ns + self._beyond_ns
+            left_ns = self._left_ns + self._beyond_ns + self._reserved_ns
             available_ns = self._deposit_ns + self._burst.beyond(self._deposit_ns)
             self._burst.settle(self._deposit_ns, available_ns - left_ns)
+
+    def _reserve(self, keep_ns: float) -> None:
+        kept_ns = min(keep_ns, self._left_ns)
+        self._reserved_ns += self._left_ns - kept_ns + self._beyond_ns
+        self._left_ns, self._beyond_ns = kept_ns, 0.0
 
     def _spend(self, chunk_ns: float, keep_ns: float) -> None:
         """First of the target, then of what was saved; what is kept for others only if need be."""

@@ -59,6 +59,11 @@ class WaitingLine:
         if not any((queue[0], queue[3]) == (own, tenant) for queue in self._queues):
             self._turns[own].come(tenant)
 
+    def bound(self, sequence: Sequence) -> None:
+        """It has room without having waited here: its tenant came, and was chosen."""
+        self.come(sequence)
+        self._turns[sequence.job.tenant_class].chosen(sequence.job.tenant)
+
     def remove(self, sequence: Sequence) -> None:
         line = self._lines.pop(sequence.number)
         queue = self._queues[line]
@@ -94,13 +99,18 @@ class WaitingLine:
         Of the classes that may begin a long one, a long one whose tenant is owed it stands in the lane of
         the short ones.
         """
-        shorts = self._shorts(rank) if may_begin_long and not is_long else None
+        shorts = self._shorts(rank) if may_begin_long and not is_long else {}
+        least_ns = {
+            own: min(self._turns[own][tenant] for tenant in tenants)
+            for own, tenants in shorts.items()
+            if tenants
+        }
         heads: dict[TenantClass, tuple[tuple[bool, int, tuple[int, int]], Sequence]] = {}
         for (own, long, preempted, tenant), queue in self._queues.items():
             first = queue[0]
             if (long and own not in may_begin_long) or self._shares.rank(own, first.cost_us) != rank:
                 continue
-            is_owed = long and shorts is not None and self._is_owed(first, rank, shorts[own])
+            is_owed = long and bool(shorts) and self._is_owed(first, rank, least_ns.get(own), shorts[own])
             if (long and not is_owed) is not is_long:
                 continue
             key = (not preempted, 0 if preempted else self._turns[own][tenant], first.order)
@@ -108,17 +118,18 @@ class WaitingLine:
                 heads[own] = (key, first)
         return min((first for _, first in heads.values()), key=self.rank, default=None)
 
-    def _is_owed(self, first: Sequence, rank: TenantClass, shorts: dict[str, Rank]) -> bool:
-        """Whether it may enter among these short ones of its class, by tenant.
+    def _is_owed(
+        self, first: Sequence, rank: TenantClass, least_ns: int | None, shorts: dict[str, Rank]
+    ) -> bool:
+        """Whether it may enter among these short ones of its class, by tenant, of whom one had so little.
 
         Its tenant, given all of it, would be no further than any of theirs; or it is that tenant's turn,
         and of its own prompts place decides; or there are none, and the class has saved up for it.
         """
         job = first.job
-        if not shorts:
+        if least_ns is None:
             return job.tenant_class is not rank
         turns = self._turns[job.tenant_class]
-        least_ns = min(turns[tenant] for tenant in shorts)
         if turns.after(job.tenant, job.tenant_weight, first.cost_us * 1000) <= least_ns:
             return True
         own = shorts.get(job.tenant)

@@ -102,6 +102,40 @@ def test_whatever_else_is_asked_without_end_a_request_starts(target: str, stream
     assert beside.starts(kinds(target)[0])
 
 
+@pytest.mark.parametrize(
+    ("target_class", "target_tokens", "streams"),
+    [
+        pytest.param(INTERACTIVE, 150, [(BATCH, 60)], id="smaller ones of batch"),
+        pytest.param(INTERACTIVE, 150, [(STANDARD, 60)], id="smaller ones of the next class"),
+        pytest.param(INTERACTIVE, 220, [(BATCH, 30)], id="tiny ones of batch"),
+        pytest.param(INTERACTIVE, 150, [(BATCH, 60), (STANDARD, 1_200)], id="smaller ones and long ones"),
+        pytest.param(INTERACTIVE, 150, [(BATCH, 1_200)], id="long ones of batch"),
+        pytest.param(STANDARD, 150, [(STANDARD, 1_200)], id="long ones of its own class"),
+    ],
+)
+def test_a_prompt_that_waits_to_be_computed_at_once_is_not_passed_for_long(
+    target_class: TenantClass, target_tokens: int, streams: list[tuple[TenantClass, int]]
+) -> None:
+    """Where all is spent that earlier steps saved, it waits no longer than if it were cut."""
+    waited_us = []
+    for burst_us in (0, 200_000):
+        clock = EngineClock(max_running=64, prefill_burst_us=burst_us, itl_target_us=50_000)
+        beside = [clock.ask(20, 3_000, INTERACTIVE, "decodes") for _ in range(8)]
+        alive: list[Asked] = []
+        target: Asked | None = None
+        while target is None or not target.tokens:
+            alive = [asked for asked in alive if not asked.is_ended]
+            while len(alive) < AHEAD * len(streams):
+                tenant_class, tokens = streams[len(clock.asked) % len(streams)]
+                alive.append(clock.ask(tokens, 1, tenant_class, "floods"))
+            clock.step()
+            assert not any(stream.is_ended for stream in beside)
+            if target is None and clock.now_us > 5_000_000:
+                target = clock.ask(target_tokens, 1, target_class, "asks")
+        waited_us.append(target.first_token_us)
+    assert waited_us[1] <= 1.5 * waited_us[0] + 50_000
+
+
 def test_who_comes_new_to_a_class_does_not_wait_for_what_other_classes_were_given() -> None:
     """The clock of a class that gets a twentieth of the time lies far behind the others'."""
     beside = Streams(kinds("I-s-b B-s-c"), max_running=3, swap_blocks=400)

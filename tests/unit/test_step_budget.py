@@ -102,6 +102,17 @@ def test_a_prompt_that_fits_into_a_later_step_waits_for_it() -> None:
     assert waited == [0, 0, 80], "30 ms of each step"
 
 
+def test_who_comes_behind_one_that_waits_gets_only_what_is_kept_for_it() -> None:
+    burst = saving(0)
+    made = budget(decodes=10, burst=burst)
+    keep_ns = made.part_ns(3)
+    assert made.chunk(0, 80, keep_ns=keep_ns, may_burst=True, at_once=True) == 0
+    assert made.chunk(0, 200) == 9
+    assert made.chunk(0, 200, may_burst=True) == 0
+    made.settle()
+    assert 20e6 <= burst.beyond(0.0) <= 21e6
+
+
 def test_a_prompt_that_no_step_could_hold_does_not_wait() -> None:
     assert budget(decodes=10, burst=saving(0)).chunk(0, 200, may_burst=True, at_once=True) == 29
 

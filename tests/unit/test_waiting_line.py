@@ -112,3 +112,14 @@ def test_a_long_one_its_class_has_saved_up_for_stands_among_the_short_ones_of_mo
     line.spend("a", 100 * COST_US, BATCH)
     line.shares.end_step([BATCH], 20 * COST_US * 1_000)
     assert line.head(TenantClass.INTERACTIVE) is long
+
+
+def test_what_is_bound_moves_the_clock_of_its_class() -> None:
+    """A decode worker admits nothing: who comes anew would otherwise stand where its clock began."""
+    line = Line()
+    handed_over = line.come("long here")
+    line.line.remove(handed_over)
+    line.turns[STANDARD].spend("long here", 1.0, 120_000)
+    line.line.bound(handed_over)
+    line.come("new")
+    assert line.turns[STANDARD]["new"] == line.turns[STANDARD]["long here"] > 0
