@@ -15,7 +15,8 @@ from core.parent_death import PARENT_KEY
 from rpc.clock import now_us
 from rpc.service_main import LAUNCHED_KEY
 
-STOP_GRACE_S = 30.0
+STOP_GRACE_S = 40.0
+"""Longer than any service takes to drain: the gateway gives its clients 30 s."""
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class Child:
     environment: Mapping[str, str]
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     process: asyncio.subprocess.Process | None = None
+    starting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while `process` is about to be another."""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     announced: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
@@ -40,8 +43,9 @@ class StartFailed(Exception):
 class Supervisor:
     """Starts children, restarts the dead with back-off, and stops them in the order given."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], stop_grace_s: float = STOP_GRACE_S) -> None:
         self._say = say
+        self._stop_grace_s = stop_grace_s
         self._children: list[Child] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -75,15 +79,21 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError):
                 await everyone
 
-    async def stop(self, order: Callable[[Child], int]) -> None:
-        """Drain: SIGTERM rank by rank, waiting for each rank to end before the next."""
+    async def stop(self, order: Callable[[Child], int]) -> tuple[str, ...]:
+        """Drain: SIGTERM rank by rank, waiting for each rank to end before the next.
+
+        Answers the names of those that did not end within their grace and were killed.
+        """
         self._stopping = True
+        killed: list[str] = []
         for rank in sorted({order(child) for child in self._children}):
             group = [child for child in self._children if order(child) == rank]
-            await asyncio.gather(*(self._end(child) for child in group))
+            ended = await asyncio.gather(*(self._end(child) for child in group))
+            killed += [child.name for child, by_itself in zip(group, ended, strict=True) if not by_itself]
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        return tuple(killed)
 
     def kill(self) -> None:
         """End everything at once."""
@@ -92,28 +102,25 @@ class Supervisor:
             if child.process is not None and child.process.returncode is None:
                 child.process.kill()
 
-    async def _end(self, child: Child) -> None:
-        process = child.process
+    async def _end(self, child: Child) -> bool:
+        """Whether it ended by itself."""
+        async with child.starting:
+            process = child.process
         if process is None or process.returncode is not None:
-            return
+            return True
         process.send_signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), STOP_GRACE_S)
+            await asyncio.wait_for(process.wait(), self._stop_grace_s)
         except TimeoutError:
-            self._say(f"{child.name} did not stop within {STOP_GRACE_S:.0f} s; killed")
+            self._say(f"error: {child.name} did not stop within {self._stop_grace_s:g} s and was killed")
             process.kill()
             await process.wait()
+            return False
+        return True
 
     async def _keep(self, child: Child) -> None:
-        while not self._stopping:
-            child.process = await asyncio.create_subprocess_exec(
-                *child.command,
-                stdout=asyncio.subprocess.PIPE,
-                stdin=asyncio.subprocess.DEVNULL,
-                env=dict(child.environment) | {PARENT_KEY: str(os.getpid()), LAUNCHED_KEY: "1"},
-                # Ctrl-C in the terminal is for the launcher, which stops the rest in order.
-                start_new_session=True,
-            )
+        while await self._start(child):
+            assert child.process is not None
             child.policy.started(now_us())
             child.failure = ""
             await self._read(child)
@@ -123,6 +130,21 @@ class Supervisor:
             died_ready = child.ready.is_set()
             child.ready.clear()
             await self._died(child, code, died_ready)
+
+    async def _start(self, child: Child) -> bool:
+        """False where all are being stopped: then there is none to start, or to overlook."""
+        async with child.starting:
+            if self._stopping:
+                return False
+            child.process = await asyncio.create_subprocess_exec(
+                *child.command,
+                stdout=asyncio.subprocess.PIPE,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=dict(child.environment) | {PARENT_KEY: str(os.getpid()), LAUNCHED_KEY: "1"},
+                # Ctrl-C in the terminal is for the launcher, which stops the rest in order.
+                start_new_session=True,
+            )
+            return True
 
     async def _read(self, child: Child) -> None:
         """Follow the child's output to its end: JSON lines are for us, the rest goes to standard error."""

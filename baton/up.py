@@ -41,7 +41,10 @@ def up(
     sample: bool,
     sample_key: str = "none",
 ) -> int:
-    """Start everything, print READY, serve until SIGINT or SIGTERM. Answers the exit code."""
+    """Start everything, print READY, serve until SIGINT or SIGTERM.
+
+    Answers the exit code: 1 where it could not start, or where something did not drain and was killed.
+    """
     ports: list[SharedPort] = []
     store: EmbeddedServer | None = None
     try:
@@ -137,6 +140,7 @@ async def _serve(
     for process in planned:
         supervisor.add(Child(process.name, process.command, process.environment))
     asking: list[asyncio.Task[None]] = []
+    killed: tuple[str, ...] = ()
     try:
         if await _ready(supervisor, http_port, stopping, [process.name for process in planned]):
             print(f"READY http://{HOST}:{http_port} grpc://{HOST}:{grpc_port}", flush=True)
@@ -148,9 +152,9 @@ async def _serve(
         stopping.set()
         say("draining")
         roles = {process.name: process.role for process in planned}
-        await supervisor.stop(lambda child: STOP_ORDER.index(roles[child.name]))
+        killed = await supervisor.stop(lambda child: STOP_ORDER.index(roles[child.name]))
         await asyncio.gather(*asking)
-    return 0
+    return 1 if killed else 0
 
 
 async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event, names: list[str]) -> bool:

@@ -7,7 +7,7 @@ then on every call says so at once until a connection in the background has succ
 import asyncio
 import hashlib
 import random as random_module
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,10 +145,25 @@ class CapacityStore:
         if self._lost is not None:
             return self._lost
         try:
-            async with asyncio.timeout(self._settings.call_timeout_s):
-                return await self._evaluate(script, keys, arguments)
+            return await self._bounded(self._evaluate(script, keys, arguments))
         except (RedisError, OSError, TimeoutError) as error:
             return self._lose(error)
+
+    async def _bounded(self, work: Awaitable[Any]) -> Any:
+        """Raises TimeoutError after a call's bound, CancelledError where the caller was cancelled meanwhile.
+
+        The client sends through asyncio.wait_for, which up to Python 3.11 swallows a cancel that comes when
+        the command has just left: its caller would go on, and whoever waits for its end would wait for ever.
+        """
+        caller = asyncio.current_task()
+        assert caller is not None
+        cancels = caller.cancelling()
+        try:
+            async with asyncio.timeout(self._settings.call_timeout_s):
+                return await work
+        finally:
+            if caller.cancelling() > cancels:
+                raise asyncio.CancelledError
 
     async def _evaluate(self, script: _Script, keys: list[str], arguments: tuple[Any, ...]) -> Any:
         call = self._redis.evalsha
@@ -179,8 +194,7 @@ class CapacityStore:
 
     async def _answers(self) -> bool:
         try:
-            async with asyncio.timeout(self._settings.call_timeout_s):
-                await self._redis.echo("baton")
+            await self._bounded(self._redis.echo("baton"))
         except (RedisError, OSError, TimeoutError):
             return False
         return True

@@ -65,6 +65,7 @@ class Registration:
         """Takes the announcement back."""
         if self._task is not None:
             self._task.cancel()
+            await asyncio.wait([self._task])  # or it might announce again what is withdrawn here
         if self._store is not None:
             await self._store.withdraw(self._member)
             await self._store.close()

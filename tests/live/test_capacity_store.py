@@ -82,6 +82,25 @@ async def until_it_answers(asked: CapacityStore, ask: Ask) -> Answer:
     return answer
 
 
+async def test_a_cancel_ends_whoever_asks_at_whatever_moment(server: EmbeddedServer) -> None:
+    """asyncio.wait_for, through which the client sends, swallows one in some moments up to Python 3.11."""
+
+    async def ask_on(asked: CapacityStore) -> None:
+        while not isinstance(await asked.members(), Lost):
+            pass
+
+    async with store(server.url, "a") as asked:
+        for moments in range(60):
+            asking = asyncio.create_task(ask_on(asked))
+            for _ in range(moments):
+                await asyncio.sleep(0)
+            asking.cancel()
+            ended, _ = await asyncio.wait([asking], timeout=2)
+            asking.cancel()
+            assert ended, f"cancelled after {moments} rounds of the loop, it asks on"
+            assert asking.cancelled()
+
+
 async def test_permits_over_all_holders_never_exceed_the_limit(server: EmbeddedServer) -> None:
     async with store(server.url, "a") as a, store(server.url, "b") as b:
         assert await a.ask(Ask(1, PERMITS, 60, 0, 100)) == Answer(60, 40)
