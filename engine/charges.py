@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from core.cost_model import StepCost
+from core.cost_model import StepCost, attended
 from core.request import TenantClass
 from engine.class_shares import ClassShares
 from engine.sequence import Sequence
@@ -49,8 +49,7 @@ class Charges:
 
     def _cost_ns(self, start: int, count: int) -> int:
         """Of this many tokens after `start`, a step's base left out."""
-        pairs = count * start + count * (count + 1) // 2
-        return count * self._cost.token_ns + pairs * self._cost.context_ns
+        return count * self._cost.token_ns + attended(start, start + count) * self._cost.context_ns
 
     def _spend_turn(self, sequence: Sequence, cost_ns: int) -> None:
         job = sequence.job

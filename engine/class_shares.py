@@ -30,7 +30,7 @@ class ClassShares:
         for tenant_class in MINIMUM_PARTS:
             self._oldest_us[tenant_class] = oldest_us.get(tenant_class, 0)
 
-    def rank(self, tenant_class: TenantClass, cost_us: int = 1) -> TenantClass:
+    def rank(self, tenant_class: TenantClass, cost_us: int) -> TenantClass:
         """The class it counts as, for a prompt of this cost."""
         return self._rank(tenant_class, max(cost_us, self._oldest_us.get(tenant_class, 0)))
 

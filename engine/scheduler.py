@@ -57,7 +57,7 @@ class Scheduler:
         self.room = Room(config, blocks, self.line, self._shares, self.prediction)
         self._blocked: Sequence | None = None
         """The first in line that the last plan had no room for."""
-        self._partials = dict.fromkeys(TenantClass, 0)
+        self._partials: Counter[TenantClass] = Counter()
         """By class, long prompts computed in part, as of the plan being made."""
         self._claim: Sequence | None = None
         """The first of those that asked to bind since the last plan and found no room."""
@@ -87,8 +87,7 @@ class Scheduler:
         budget = StepBudget(config.max_step_tokens, config.itl_target_us, self.prediction, self._burst)
         rows: Rows = []
         begun = [sequence for sequence in self.room.running if sequence.pending > 1]
-        longs = Counter(sequence.job.tenant_class for sequence in begun if self._is_long(sequence))
-        self._partials = {tenant_class: longs[tenant_class] for tenant_class in TenantClass}
+        self._partials = Counter(sequence.job.tenant_class for sequence in begun if self._is_long(sequence))
         self._shares.begin_step(self.line.oldest_us(begun))
         first = self._first_for_room()
         self._blocked = None
@@ -297,4 +296,4 @@ class Scheduler:
 
     @property
     def _may_begin_long(self) -> list[TenantClass]:
-        return [own for own, partials in self._partials.items() if partials < self._config.long_partials_max]
+        return [own for own in TenantClass if self._partials[own] < self._config.long_partials_max]

@@ -2,6 +2,7 @@
 
 import math
 
+from core.cost_model import attended
 from engine.prefill_burst import PrefillBurst
 from engine.step_prediction import StepLoad, StepPrediction
 
@@ -27,6 +28,7 @@ class StepBudget:
         "_load",
         "_prediction",
         "_reserved_ns",
+        "_spent_ns",
         "_target_ns",
         "_tokens",
     )
@@ -47,6 +49,8 @@ class StepBudget:
         """Of what earlier steps saved."""
         self._reserved_ns = 0.0
         """Of both, for a prompt that waits for a later step to hold it."""
+        self._spent_ns = 0.0
+        """By chunks, of whatever."""
         self._chunked = False
         self._is_awaited = False
 
@@ -144,9 +148,7 @@ class StepBudget:
     def settle(self) -> None:
         """The step is planned: what it left of the target is saved."""
         if math.isfinite(self._deposit_ns):
-            left_ns = self._left_ns + self._beyond_ns + self._reserved_ns
-            available_ns = self._deposit_ns + self._burst.beyond(self._deposit_ns)
-            self._burst.settle(self._deposit_ns, available_ns - left_ns)
+            self._burst.settle(self._deposit_ns, self._spent_ns)
 
     def _reserve(self, keep_ns: float) -> None:
         kept_ns = min(keep_ns, self._left_ns)
@@ -159,10 +161,11 @@ class StepBudget:
         beyond = min(chunk_ns - of_target, self._beyond_ns)
         self._beyond_ns -= beyond
         self._left_ns -= chunk_ns - beyond
+        self._spent_ns += chunk_ns
 
     def _chunk_ns(self, start: int, count: int) -> float:
-        pairs = count * start + count * (count + 1) / 2
-        return count * self._prediction.chunk_token_ns() + pairs * self._prediction.chunk_pair_ns()
+        pair_ns = self._prediction.chunk_pair_ns()
+        return count * self._prediction.chunk_token_ns() + attended(start, start + count) * pair_ns
 
     def _fits(self, start: int, left_ns: float) -> int:
         """The most tokens n that take no longer: pair/2 n^2 + (token + pair (start + 1/2)) n <= left."""

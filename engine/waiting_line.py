@@ -121,8 +121,9 @@ class WaitingLine:
     def _is_owed(
         self, first: Sequence, rank: TenantClass, least_ns: int | None, shorts: dict[str, Rank]
     ) -> bool:
-        """Whether it may enter among these short ones of its class, by tenant, of whom one had so little.
+        """Whether it may enter among these short ones of its class, by tenant.
 
+        `least_ns`: where the one of those tenants stands that has had least; None where there are none.
         Its tenant, given all of it, would be no further than any of theirs; or it is that tenant's turn,
         and of its own prompts place decides; or there are none, and the class has saved up for it.
         """

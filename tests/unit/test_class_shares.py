@@ -27,7 +27,7 @@ def test_what_it_computes_it_pays_for_at_once() -> None:
     shares.spend(BATCH, 95_000_000)
     assert shares.rank(BATCH, 5_000) is TenantClass.INTERACTIVE
     shares.spend(BATCH, 6_000_000)
-    assert shares.rank(BATCH) is BATCH
+    assert shares.rank(BATCH, 1) is BATCH
 
 
 def test_a_class_alone_saves_nothing_up() -> None:
@@ -35,7 +35,7 @@ def test_a_class_alone_saves_nothing_up() -> None:
     for _ in range(1_000):
         shares.spend(BATCH, STEP_NS)
         shares.end_step([BATCH], STEP_NS)
-    assert shares.rank(BATCH) is BATCH
+    assert shares.rank(BATCH, 1) is BATCH
 
 
 def test_savings_are_bounded_and_buy_even_what_costs_more() -> None:
@@ -44,7 +44,7 @@ def test_savings_are_bounded_and_buy_even_what_costs_more() -> None:
         shares.end_step([BATCH], STEP_NS)
     assert shares.rank(BATCH, 100 * CREDIT_MAX_US) is TenantClass.INTERACTIVE
     shares.spend(BATCH, CREDIT_MAX_US * 1_000)
-    assert shares.rank(BATCH) is BATCH
+    assert shares.rank(BATCH, 1) is BATCH
 
 
 def test_who_comes_back_starts_where_the_last_chosen_stood() -> None:
