@@ -14,10 +14,14 @@ FORWARD_TIMEOUT_S = 5.0
 
 
 class Peers(Protocol):
-    """The other gateways."""
+    """The other gateways, by id; this one is left out."""
 
     def peers(self) -> dict[str, str]:
-        """Address by gateway id, this one's left out."""
+        """Addresses as last heard."""
+        ...
+
+    async def peers_now(self) -> dict[str, str]:
+        """Addresses asked for anew: one that began to serve a moment ago is among them."""
         ...
 
 
@@ -51,14 +55,15 @@ class Cancels:
         An id of ours is live at its owner or nowhere, and no client's own looks like one. A client's own does
         not name its gateway, and several may have one live: all are asked at once, and each ends its own.
         """
-        owner, peers = owner_of(name), self._peers.peers()
+        owner = owner_of(name)
         if owner is None:
-            here = self.cancel_here(tenant, name)
+            here, peers = self.cancel_here(tenant, name), await self._peers.peers_now()
             asked = [self._forward(address, tenant, name) for address in peers.values()]
             return any([here, *await asyncio.gather(*asked)])
         if owner == self._gateway:
             return self.cancel_here(tenant, name)
-        return owner in peers and await self._forward(peers[owner], tenant, name)
+        address = self._peers.peers().get(owner) or (await self._peers.peers_now()).get(owner)
+        return address is not None and await self._forward(address, tenant, name)
 
     async def _forward(self, address: str, tenant: str, name: str) -> bool:
         stub = GatewayPeerStub(self._channels.get(address))

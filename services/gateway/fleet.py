@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Protocol
 
 from core.membership import Change, Joined, Member, MemberKind, Membership
 from proto import gateway_pb2, router_pb2, worker_pb2
@@ -21,6 +21,16 @@ _WORKERS = (MemberKind.PREFILL, MemberKind.DECODE, MemberKind.POOLING)
 Json = dict[str, Any]
 
 
+class Hear(Protocol):
+    """Reads who is announced, of these kinds (none: of all), and applies what has changed."""
+
+    async def __call__(self, *kinds: MemberKind) -> None: ...
+
+
+async def nothing_to_hear(*kinds: MemberKind) -> None:
+    """Where there is no store, what is configured is all there is."""
+
+
 class Fleet:
     """The gateway's view of the membership: connects it to routers, and answers /fleet."""
 
@@ -32,6 +42,7 @@ class Fleet:
         self._driver = driver
         self._membership = membership
         self._channels = channels
+        self.hear: Hear = nothing_to_hear
 
     def apply(self, changes: list[Change]) -> None:
         """What the membership says has changed."""
@@ -44,9 +55,14 @@ class Fleet:
                 self._driver.remove_router(change.member.id)
 
     def peers(self) -> dict[str, str]:
-        """Address by gateway id, this one's left out."""
+        """Address by gateway id as last heard, this one's left out."""
         gateways = self._membership.members(MemberKind.GATEWAY)
         return {member.id: member.address for member in gateways if member.id != self._id}
+
+    async def peers_now(self) -> dict[str, str]:
+        """The same after hearing from the store once more, where there is one."""
+        await self.hear(MemberKind.GATEWAY)
+        return self.peers()
 
     @property
     def has_worker(self) -> bool:

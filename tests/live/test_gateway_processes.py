@@ -24,6 +24,7 @@ from proto import inference_pb2 as api
 from proto.inference_pb2_grpc import InferenceStub
 from rpc.logs import Log, LogSettings
 from rpc.service_main import Process
+from services.gateway import discovery
 from services.gateway.config import GatewayConfig, ModelConfig
 from services.gateway.service import GatewayService
 from tests.live.gateway_fleet import FakeFleet, eventually, fake_fleet, model_folder
@@ -118,6 +119,32 @@ async def test_two_processes_share_a_port_and_forward_cancels(tmp_path: Path) ->
         store.stop()
 
 
+@pytest.mark.parametrize("name", ["", "mine"])
+async def test_a_cancel_finds_a_gateway_that_has_only_just_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What a client cancels through a gateway that has not read the store since is not "not found"."""
+    monkeypatch.setattr(discovery, "READ_EVERY_S", 3600.0)
+    store = start_embedded()
+    try:
+        async with fake_fleet(tmp_path / "model") as fleet:
+            fleet.workers[0].pace_s = 0.01
+            earlier = await fleet.add_gateway(id="gw-a", redis_url=store.url)
+            await eventually(lambda: earlier.membership.members(MemberKind.GATEWAY))
+            await fleet.add_gateway(id="gw-b", redis_url=store.url)
+            headers = {"x-request-id": name} if name else {}
+            running = asyncio.ensure_future(one_request(fleet.url_of(2), headers))
+            await eventually(lambda: fleet.workers[0].attempts)
+            [(request, _)] = fleet.workers[0].attempts
+            async with httpx.AsyncClient(base_url=fleet.url_of(1)) as client:
+                answer = await client.post(f"/v1/requests/{name or request}/cancel")
+            assert answer.status_code == 200
+            assert (await running).status_code == 499
+            await fleet.idle()
+    finally:
+        store.stop()
+
+
 async def use_both(fleet: FakeFleet, http_port: int, grpc_port: int) -> None:
     fleet.workers[0].pace_s = 0.01
     url = f"http://127.0.0.1:{http_port}"
@@ -131,7 +158,7 @@ async def use_both(fleet: FakeFleet, http_port: int, grpc_port: int) -> None:
         request = list(fleet.workers[0].attempts)[-1][0]
         owners[request.split("-")[1] + request.split("-")[2]] = request
     async with httpx.AsyncClient(base_url=url) as client:
-        await eventually_fleet(client)
+        await eventually_known(client)
     ids = [key[0] for key in fleet.workers[0].attempts]
     for request in ids[::2]:
         async with httpx.AsyncClient(base_url=url) as client:
@@ -143,13 +170,13 @@ async def use_both(fleet: FakeFleet, http_port: int, grpc_port: int) -> None:
     await eventually(lambda: not fleet.workers[0].attempts and not fleet.router.live)
 
 
-async def one_request(url: str) -> httpx.Response:
+async def one_request(url: str, headers: dict[str, str] | None = None) -> httpx.Response:
     async with httpx.AsyncClient(base_url=url, timeout=30.0) as client:
-        return await client.post("/v1/chat/completions", json=BODY)
+        return await client.post("/v1/chat/completions", json=BODY, headers=headers)
 
 
-async def eventually_fleet(client: httpx.AsyncClient) -> None:
-    """Until the gateways know each other."""
+async def eventually_known(client: httpx.AsyncClient) -> None:
+    """Until the gateway that this client reaches knows the whole fleet."""
     async with asyncio.timeout(10.0):
         while True:
             shown = (await client.get("/fleet")).json()
