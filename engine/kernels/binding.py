@@ -72,7 +72,7 @@ _SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "baton_take_phases": (None, (c_void_p, POINTER(c_uint64))),
     "baton_measure_peak": (c_double, (c_int32, c_int32)),
     "baton_measure_tile_peak": (c_double, (c_int32,)),
-    "baton_measure_read": (c_double, (c_uint64, c_int32)),
+    "baton_measure_read": (c_double, (c_uint64, c_int32, c_int32)),
 }
 
 
@@ -97,6 +97,6 @@ def measure_tile_peak_flops(threads: int) -> float:
     return float(open_library().baton_measure_tile_peak(threads))
 
 
-def measure_read_bandwidth(threads: int, bytes_read: int = 1 << 28) -> float:
-    """Bytes/s of reading memory once, best of twenty: the memory roof."""
-    return float(open_library().baton_measure_read(bytes_read, threads))
+def measure_read_bandwidth(threads: int, bytes_read: int, turns: int) -> float:
+    """Bytes/s of reading that much memory once, best of some turns: the memory roof."""
+    return float(open_library().baton_measure_read(bytes_read, threads, turns))

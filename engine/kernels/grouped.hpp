@@ -1,8 +1,9 @@
 // int8 weights that stand for bfloat16 ones: groups of 32 along K with a scale each.
 //
 // Packed layout: [panel][K / 32][1088 bytes], a group being its 32 columns' scales in bfloat16 (64 bytes),
-// then 16 pairs of K as in linear.hpp, [16][32 columns][2] in int8 (1,024 bytes). Every piece starts on a
-// 64-byte line. A weight is bfloat16(scale * int8), scale = the group's largest magnitude / 127 rounded
+// then 16 pairs of K, a line of 32 columns x 2 each (1,024 bytes), every weight plus 128 in a byte. Of the 64
+// of a line, numbered [column][2], byte 16 q + d stands at 4 d + q: sixteen lanes hold those of q = 0 to 3 in
+// their four bytes. Every piece starts on a 64-byte line. A weight is bfloat16(scale * int8), scale = the group's largest magnitude / 127 rounded
 // to bfloat16; activations, KV and sums are those of BFloat16. Symmetric group-wise rounding to nearest
 // as in ZeroQuant (Yao et al. 2022); per-channel scales agree with float32 at too few positions.
 #pragma once
@@ -17,6 +18,13 @@ namespace baton {
 constexpr int kGroupDepth = 32;
 constexpr size_t kGroupHeader = kPanel * 2;
 constexpr size_t kGroupBytes = kGroupHeader + size_t(kPanel) * kGroupDepth;
+constexpr int kByteBias = 128;
+
+// Where in a group the byte of row k and a column is.
+inline size_t place_in_group(int k, int column) {
+  const int number = column * 2 + k % 2;
+  return kGroupHeader + k / 2 * kLine + number % 16 * 4 + number / 16;
+}
 
 struct GroupedInt8 : BFloat16 {
   using Stored = uint8_t;
@@ -39,8 +47,7 @@ inline void pack_group(const uint16_t* from, int real, int column, uint8_t* grou
   std::memcpy(group + column * 2, &bits, sizeof bits);
   for (int k = 0; k < kGroupDepth; ++k) {
     const float value = k < real && scale > 0.0f ? BFloat16::widen_one(from[k]) / scale : 0.0f;
-    const int8_t rounded = int8_t(std::lrint(std::clamp(value, -127.0f, 127.0f)));
-    std::memcpy(group + kGroupHeader + k / 2 * size_t(kPanel) * 2 + column * 2 + k % 2, &rounded, 1);
+    group[place_in_group(k, column)] = uint8_t(std::lrint(std::clamp(value, -127.0f, 127.0f)) + kByteBias);
   }
 }
 
@@ -67,15 +74,17 @@ inline void unpack_row<GroupedInt8>(const Packed<GroupedInt8>& from, int row, fl
     const int column = row % kPanel;
     uint16_t scale;
     std::memcpy(&scale, group + column * 2, sizeof scale);
-    int8_t value;
-    std::memcpy(&value, group + kGroupHeader + k % kGroupDepth / 2 * kPanel * 2 + column * 2 + k % 2, 1);
+    const int value = group[place_in_group(k % kGroupDepth, column)] - kByteBias;
     to[k] = BFloat16::widen_one(nearest_bfloat16(float(value) * BFloat16::widen_one(scale)));
   }
 }
 
-// The scales of a group, each twice (for either of a pair), in the order of the columns.
+// The scales of a group, each twice (for either of a pair), in the order of the columns, and how they make
+// weights of bytes. A byte in the lowest bits of the float 2^23, or 8 bits higher in 2^15, adds itself to it;
+// scale * (2^n + byte) - scale * (2^n + 128), exact in either product and in the difference, is scale * weight.
+// No instruction converts an integer: those wait for the same units as the rounding to bfloat16.
 struct GroupScales {
-  __m512 of[4];
+  __m512 of[4], minus_bias[4];
   explicit GroupScales(const uint8_t* group) {
     const __m512i low = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
@@ -83,17 +92,19 @@ struct GroupScales {
       const __m512 scales = BFloat16::widen(reinterpret_cast<const uint16_t*>(group) + half * kLanes);
       of[2 * half] = _mm512_permutexvar_ps(low, scales);
       of[2 * half + 1] = _mm512_permutexvar_ps(high, scales);
+      minus_bias[2 * half] = _mm512_mul_ps(of[2 * half], _mm512_set1_ps(-0x1p23f - kByteBias));
+      minus_bias[2 * half + 1] = _mm512_mul_ps(of[2 * half + 1], _mm512_set1_ps(-0x1p15f - kByteBias));
     }
   }
 
-  // Sixteen columns (0: the first, 1: the last) of one pair of K as an operand of multiply_add.
-  __m512bh expand(const uint8_t* line, int half) const {
-    __m512 value[2];
-    for (int i = 0; i < 2; ++i) {
-      const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(line + half * 32 + i * 16));
-      value[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), of[2 * half + i]);
-    }
-    return _mm512_cvtne2ps_pbh(value[1], value[0]);
+  // Sixteen columns (half 0: the first, 1: the last) of one pair of K as an operand of multiply_add.
+  __m512bh expand(__m512i line, int half) const {
+    const __m512i bytes = half == 0 ? line : _mm512_srli_epi32(line, 16);
+    const __m512i even = _mm512_mask_blend_epi8(0x1111111111111111, _mm512_set1_epi32(0x4B000000), bytes);
+    const __m512i odd = _mm512_mask_blend_epi8(0x2222222222222222, _mm512_set1_epi32(0x47000000), bytes);
+    return _mm512_cvtne2ps_pbh(
+        _mm512_fmadd_ps(_mm512_castsi512_ps(odd), of[2 * half + 1], minus_bias[2 * half + 1]),
+        _mm512_fmadd_ps(_mm512_castsi512_ps(even), of[2 * half], minus_bias[2 * half]));
   }
 };
 
@@ -102,8 +113,9 @@ inline void expand_group(const uint8_t* group, uint16_t* to) {
   const GroupScales scales(group);
   _mm_prefetch(group + 4096, _MM_HINT_T0);
   for (int pair = 0; pair < kGroupDepth / 2; ++pair, to += 2 * kPanel) {
-    const uint8_t* line = group + kGroupHeader + pair * size_t(kPanel) * 2;
-    _mm_prefetch(line + 4096, _MM_HINT_T0);
+    const uint8_t* at = group + kGroupHeader + pair * kLine;
+    const __m512i line = _mm512_load_si512(at);
+    _mm_prefetch(at + 4096, _MM_HINT_T0);
     _mm512_store_si512(to, (__m512i)scales.expand(line, 0));
     _mm512_store_si512(to + kPanel, (__m512i)scales.expand(line, 1));
   }
@@ -127,8 +139,9 @@ void multiply_grouped(const uint16_t* x, size_t stride, const uint8_t* panel, in
     const GroupScales scales(panel);
     _mm_prefetch(panel + 4096, _MM_HINT_T0);
     for (int pair = 0; pair < kGroupDepth / 2; ++pair) {
-      const uint8_t* line = panel + kGroupHeader + pair * size_t(kPanel) * 2;
-      _mm_prefetch(line + 4096, _MM_HINT_T0);
+      const uint8_t* at = panel + kGroupHeader + pair * kLine;
+      const __m512i line = _mm512_load_si512(at);
+      _mm_prefetch(at + 4096, _MM_HINT_T0);
       const __m512bh low = scales.expand(line, 0);
       const __m512bh high = scales.expand(line, 1);
 #pragma GCC unroll 8

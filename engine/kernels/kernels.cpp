@@ -77,8 +77,8 @@ double baton_measure_tile_peak(int32_t threads) {
   return measure_tile_peak(pool);
 }
 
-double baton_measure_read(uint64_t bytes, int32_t threads) {
+double baton_measure_read(uint64_t bytes, int32_t threads, int32_t turns) {
   Threads pool(std::clamp(threads, 1, kThreadsMax));
-  return measure_read(pool, bytes);
+  return measure_read(pool, bytes, turns);
 }
 }

@@ -1,16 +1,17 @@
 // y = x W^T for packed W (packed.hpp): one kind of micro-tile, from one row to hundreds.
 //
-// A micro-tile keeps R rows x 32 P columns of sums in registers and walks K once, so every output is
-// one float32 sum over K in ascending order: its bits do not depend on the batch, on the row's place in
-// it, on P, or on the number of threads, which divide N only. (Register blocking as in Goto & van de
-// Geijn 2008, without their split of K.)
+// A micro-tile keeps R rows x 32 columns of sums in registers and walks K once, so every output is one
+// float32 sum over K in ascending order: its bits do not depend on the batch, on the row's place in it, or
+// on the number of threads, which divide N only. (Register blocking as in Goto & van de Geijn 2008, without
+// their split of K.) Few rows wait for memory, and a panel at a time is one stream of it that never starts
+// anew; several panels at once hide more of the multiply's latency and read slower.
 #pragma once
 #include "grouped.hpp"
 
 namespace baton {
 
 constexpr int kTileRows = 12;
-constexpr int kTilePanels = 4;
+constexpr int kTilePanels = 2;  // at once, on AMX
 constexpr int kTileColumns = kPanel * kTilePanels;
 
 // Elements between two rows of activations: never a multiple of 4 KiB, which would put all rows of a
@@ -22,97 +23,51 @@ size_t row_stride(size_t columns) {
   return (lines | 1) * line;
 }
 
-// sums [R][kTileColumns] = x [R, K] times P neighbouring panels.
-template <class Type, int R, int P>
+// sums [R][kTileColumns] = x [R, K] times a panel.
+template <class Type, int R>
 void multiply_tile(const typename Type::Element* x, size_t stride, const typename Type::Element* panel,
-                   size_t panel_elements, int depth, float* sums) {
+                   int depth, float* sums) {
   constexpr int pair = Type::pair;
   constexpr int line = kLine / sizeof(typename Type::Element);
   constexpr int ahead = 2048 / sizeof(typename Type::Element);
-  __m512 sum[R][2 * P];
+  __m512 sum[R][2];
 #pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int c = 0; c < 2 * P; ++c) sum[r][c] = _mm512_setzero_ps();
-  }
+  for (int r = 0; r < R; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
   for (int k = 0; k < depth; k += pair) {
-    typename Type::Wide weight[2 * P];
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-      const typename Type::Element* at = panel + p * panel_elements + size_t(k) * kPanel;
-      weight[2 * p] = Type::load(at);
-      weight[2 * p + 1] = Type::load(at + line);
-      _mm_prefetch(at + ahead, _MM_HINT_T0);
-      _mm_prefetch(at + ahead + line, _MM_HINT_T0);
-    }
+    const typename Type::Element* at = panel + size_t(k) * kPanel;
+    const typename Type::Wide weight[2] = {Type::load(at), Type::load(at + line)};
+    _mm_prefetch(at + ahead, _MM_HINT_T0);
+    _mm_prefetch(at + ahead + line, _MM_HINT_T0);
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
       const typename Type::Wide value = Type::broadcast(x + r * stride + k);
-#pragma GCC unroll 8
-      for (int c = 0; c < 2 * P; ++c) sum[r][c] = Type::multiply_add(sum[r][c], weight[c], value);
+      sum[r][0] = Type::multiply_add(sum[r][0], weight[0], value);
+      sum[r][1] = Type::multiply_add(sum[r][1], weight[1], value);
     }
   }
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 8
-    for (int c = 0; c < 2 * P; ++c) _mm512_store_ps(sums + r * kTileColumns + c * kLanes, sum[r][c]);
+    _mm512_store_ps(sums + r * kTileColumns, sum[r][0]);
+    _mm512_store_ps(sums + r * kTileColumns + kLanes, sum[r][1]);
   }
 }
 
 template <class Type>
-using TileFunction = void (*)(const typename Type::Element*, size_t, const typename Type::Element*, size_t,
-                              int, float*);
-
-// Tiles of few rows take several panels at once: enough independent sums to hide the latency of the
-// multiply. nullptr where the sums would not fit into 32 registers.
-template <class Type, int R>
-constexpr TileFunction<Type> tile_of_panels(int panels) {
-  if (panels == 1) return multiply_tile<Type, R, 1>;
-  if constexpr (R <= 4) {
-    if (panels == 2) return multiply_tile<Type, R, 2>;
-  }
-  if constexpr (R <= 2) {
-    if (panels == 3) return multiply_tile<Type, R, 3>;
-    if (panels == 4) return multiply_tile<Type, R, 4>;
-  }
-  return nullptr;
-}
+using TileFunction = void (*)(const typename Type::Element*, size_t, const typename Type::Element*, int,
+                              float*);
 
 template <class Type>
-TileFunction<Type> tile_function(int rows, int panels) {
-  switch (rows) {
-    case 1:
-      return tile_of_panels<Type, 1>(panels);
-    case 2:
-      return tile_of_panels<Type, 2>(panels);
-    case 3:
-      return tile_of_panels<Type, 3>(panels);
-    case 4:
-      return tile_of_panels<Type, 4>(panels);
-    case 5:
-      return tile_of_panels<Type, 5>(panels);
-    case 6:
-      return tile_of_panels<Type, 6>(panels);
-    case 7:
-      return tile_of_panels<Type, 7>(panels);
-    case 8:
-      return tile_of_panels<Type, 8>(panels);
-    case 9:
-      return tile_of_panels<Type, 9>(panels);
-    case 10:
-      return tile_of_panels<Type, 10>(panels);
-    case 11:
-      return tile_of_panels<Type, 11>(panels);
-    default:
-      return tile_of_panels<Type, 12>(panels);
-  }
+TileFunction<Type> tile_function(int rows) {
+  constexpr TileFunction<Type> functions[kTileRows] = {
+      multiply_tile<Type, 1>, multiply_tile<Type, 2>,  multiply_tile<Type, 3>,  multiply_tile<Type, 4>,
+      multiply_tile<Type, 5>, multiply_tile<Type, 6>,  multiply_tile<Type, 7>,  multiply_tile<Type, 8>,
+      multiply_tile<Type, 9>, multiply_tile<Type, 10>, multiply_tile<Type, 11>, multiply_tile<Type, 12>};
+  return functions[rows - 1];
 }
 
 template <class Type>
 int panels_at_once(int rows) {
-  if (Type::grouped) return 1;
-  if (uses_tiles<Type>()) return rows <= 16 ? 2 : 1;
-  return rows <= 2 ? 4 : rows <= 4 ? 2 : 1;
+  return uses_tiles<Type>() && !Type::grouped && rows <= 16 ? kTilePanels : 1;
 }
 
 // The rows of the tile that begins at `first`: equal shares on vectors, full tiles on AMX.
@@ -136,13 +91,14 @@ void run_tile(int height, int width, const typename Type::Element* x, size_t str
     }
   }
 #endif
-  tile_function<Type>(height, width)(x, stride, panel, panel_elements, depth, sums);
+  tile_function<Type>(height)(x, stride, panel, depth, sums);
 }
 
 // A whole product of few rows straight from int8; false where it is better to expand the panel first.
 template <class Type>
 bool multiply_stored(const typename Type::Element* x, size_t stride, int rows, const Packed<Type>& weight,
                      int panel, float* sums) {
+#ifdef BATON_BFLOAT16
   if constexpr (Type::grouped) {
 #ifdef BATON_AMX
     if (tiles_allowed()) {
@@ -155,6 +111,7 @@ bool multiply_stored(const typename Type::Element* x, size_t stride, int rows, c
       grouped_function(rows)(x, stride, weight.panel(panel), weight.depth(), sums, kTileColumns);
     return rows <= kGroupedRows;
   }
+#endif
   return false;
 }
 

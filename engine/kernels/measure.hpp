@@ -71,8 +71,8 @@ inline double measure_tile_peak(Threads& threads) {
   return best;
 }
 
-// Bytes/s of reading `bytes` of memory once on all threads, best of kTurns.
-inline double measure_read(Threads& threads, size_t bytes) {
+// Bytes/s of reading `bytes` of memory once on all threads, best of some turns.
+inline double measure_read(Threads& threads, size_t bytes, int turns) {
   Arena arena;
   arena.carve<uint8_t>(bytes);
   arena.reserve();
@@ -81,7 +81,7 @@ inline double measure_read(Threads& threads, size_t bytes) {
   const int lines = int(bytes / (4 * kLine));
   double best = 0.0;
   int kept[kThreadsMax];
-  for (int turn = 0; turn < kTurns; ++turn) {
+  for (int turn = 0; turn < turns; ++turn) {
     const double start = seconds_now();
     threads.run_all([&](int thread) {
       const Range mine = share_of(lines, thread, threads.count());

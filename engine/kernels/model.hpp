@@ -8,17 +8,13 @@
 // has few tokens; else it is a divided phase of its own. The last layer goes on, once its KV is written,
 // with the rows that sample only.
 #pragma once
-#include <memory>
-
 #include "rows.hpp"
 #include "weights.hpp"
 #include "workspace.hpp"
 
 namespace baton {
 
-constexpr int kLightTokens = 8;    // up to here one thread alone is faster than all with one more phase
-constexpr int kWorksPerLayer = 8;  // phases of a layer, at most
-constexpr int kWorksBesideLayers = 4;
+constexpr int kLightTokens = 8;  // up to here one thread alone is faster than all with one more phase
 
 template <class Type>
 class ModelOf : public Model {
@@ -34,8 +30,7 @@ class ModelOf : public Model {
         attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.tokens_max),
         last_attention_(shape.heads, shape.kv_heads, shape.head_dim, shape.samples_max),
         weights_(shape),
-        space_(shape, weights_.expanded_elements()),
-        works_(new Work[shape.layers * kWorksPerLayer + kWorksBesideLayers]) {
+        space_(shape, weights_.expanded_elements()) {
     rows_.reserve(shape.tokens_max);
     endings_.reserve(shape.samples_max);
     carve_kv(), kv_.reserve(), carve_kv();
@@ -46,10 +41,10 @@ class ModelOf : public Model {
 
   void forward(const Batch& batch) override {
     plan(batch);
-    threads.run_drawn([&](int thread) {
+    threads.run_shared([&](int thread) {
       const FlushDenormals flush;
       open_tiles();
-      Walk walk{works_.get(), thread, __rdtsc()};
+      Walk walk{Phases::kFirst, thread, __rdtsc(), {}};
       embed(batch, walk);
       for (int layer = 0; layer < shape_.layers; ++layer) run_layer(batch, layer, walk);
       if (batch.samples > 0) sample(batch, walk);
@@ -76,9 +71,10 @@ class ModelOf : public Model {
  private:
   // Where a thread is in the step: all pass the same phases in the same order.
   struct Walk {
-    Work* work;
+    int phase;
     int thread;
     uint64_t since;
+    Ahead ahead;  // what it reads while it waits
   };
 
   void carve_kv() {
@@ -104,14 +100,15 @@ class ModelOf : public Model {
     tokens_ = batch.row_first[batch.rows];
     attention_.plan(rows_, threads.count(), space_.partials);
     last_attention_.plan(endings_, threads.count(), space_.last_partials);
-    for (int i = 0; i < shape_.layers * kWorksPerLayer + kWorksBesideLayers; ++i) works_[i].reset();
+    phases_.begin(threads.count());
     space_.greedy.reset(threads.count());
   }
 
   // Divides a phase; the first thread's time is the phase's.
   template <class Body, class Tail>
   void divide(Walk& walk, Phase phase, int count, int unit, const Body& body, const Tail& tail) {
-    const uint64_t waited = threads.share(*walk.work++, count, unit, body, tail);
+    const uint64_t waited =
+        phases_.share(walk.phase++, walk.thread, count, unit, body, tail, [&] { return walk.ahead.fetch(); });
     if (walk.thread != 0) return;
     const uint64_t now = __rdtsc();
     phase_cycles[phase] += now - walk.since - waited;
@@ -126,10 +123,13 @@ class ModelOf : public Model {
     return rows <= kLightTokens;
   }
 
-  // x [rows, K] times weight, then `between` over `count` items that need all of it.
+  // x [rows, K] times weight, then `between` over `count` items that need all of it. `next` is the linear that
+  // follows.
   template <class Finish, class Body>
   void linear(Walk& walk, Phase phase, const Packed<Type>& weight, const Element* x, size_t stride, int rows,
-              const Finish& epilogue, Phase between_phase, int count, const Body& between) {
+              const Finish& epilogue, Phase between_phase, int count, const Body& between,
+              const Packed<Type>* next) {
+    walk.ahead = next == nullptr ? Ahead{} : ahead_of(*next, walk.thread, threads.count());
     divide(
         walk, phase, weight.panels(), panels_at_once<Type>(rows),
         [&](Range panels) {
@@ -169,7 +169,7 @@ class ModelOf : public Model {
             _mm512_storeu_ps(to + i, shape_.qkv_bias ? _mm512_add_ps(sum, _mm512_loadu_ps(bias)) : sum);
           }
         },
-        kPhaseRotary, tokens_ * shape_.kv_heads, [&](Range items) { place(layer, index, items); });
+        kPhaseRotary, tokens_ * shape_.kv_heads, [&](Range items) { place(layer, index, items); }, &layer.output);
     const Attention<Base>& attention = last ? last_attention_ : attention_;
     const int rows = last ? batch.samples : tokens_;
     float* residual = last ? space_.sampled : space_.residual;
@@ -187,7 +187,7 @@ class ModelOf : public Model {
       return [=, this](Range mine) { normalise(residual, weight, mine); };
     };
     linear(walk, kPhaseOutput, layer.output, space_.attended, space_.query_stride, rows, add_to(residual),
-           kPhaseNorm, rows, norm_with(layer.post_norm));
+           kPhaseNorm, rows, norm_with(layer.post_norm), &layer.gate_up);
     linear(
         walk, kPhaseGateUp, layer.gate_up, space_.normed, space_.normed_stride, rows,
         [&](int token, int panel, const float* sums) {
@@ -195,9 +195,10 @@ class ModelOf : public Model {
               _mm512_mul_ps(silu<Base::exp2_degree>(_mm512_load_ps(sums)), _mm512_load_ps(sums + kLanes));
           Base::narrow(space_.gated + token * space_.gated_stride + panel * kLanes, 0xFFFF, gated);
         },
-        kPhaseGateUp, 0, [](Range) {});
+        kPhaseGateUp, 0, [](Range) {}, &layer.down);
     linear(walk, kPhaseDown, layer.down, space_.gated, space_.gated_stride, rows, add_to(residual),
-           kPhaseNorm, rows, norm_with(last ? weights_.final_norm : weights_.layers[index + 1].input_norm));
+           kPhaseNorm, rows, norm_with(last ? weights_.final_norm : weights_.layers[index + 1].input_norm),
+           last ? &weights_.head : &weights_.layers[index + 1].qkv);
   }
 
   auto add_to(float* residual) const {
@@ -263,7 +264,7 @@ class ModelOf : public Model {
             space_.greedy.see(walk.thread, s, token, real, value);
           }
         },
-        kPhaseHead, 0, [](Range) {});
+        kPhaseHead, 0, [](Range) {}, nullptr);
   }
 
   Shape shape_;
@@ -272,7 +273,7 @@ class ModelOf : public Model {
   Attention<Base> attention_, last_attention_;
   Weights<Type> weights_;
   Workspace<Base> space_;
-  std::unique_ptr<Work[]> works_;
+  Phases phases_;
   std::vector<RowView> rows_, endings_;
   KvPool<Base> pool_;
   int tokens_ = 0;

@@ -8,7 +8,7 @@
 
 #include "memory.hpp"
 #include "numeric.hpp"
-#include "threads.hpp"
+#include "phases.hpp"
 #include "tiles.hpp"
 
 namespace baton {
@@ -36,6 +36,32 @@ inline int row_of_column(int rows, bool halves, int panel, int column) {
   const int row = halves ? panel * 16 + column % 16 : panel * kPanel + column;
   if (row >= (halves ? rows / 2 : rows)) return -1;
   return halves ? row + column / 16 * (rows / 2) : row;
+}
+
+// The beginning of what a thread will read next, for it to fetch into its caches while it waits.
+struct Ahead {
+  static constexpr size_t kBytesMax = 128 << 10;
+  static constexpr size_t kAtOnce = 8 * kLine;  // short, for a waiter to see soon that its wait is over
+
+  const char* at = nullptr;
+  const char* end = nullptr;
+
+  // False: all is on its way.
+  bool fetch() {
+    if (at >= end) return false;
+    for (const char* line = at; line < at + kAtOnce; line += kLine) _mm_prefetch(line, _MM_HINT_T0);
+    at += kAtOnce;
+    return true;
+  }
+};
+
+// What thread `index` of `threads` reads first of a linear.
+template <class Type>
+Ahead ahead_of(const Packed<Type>& weight, int index, int threads) {
+  const Range mine = share_of(weight.panels(), index, threads);
+  const char* first = reinterpret_cast<const char*>(weight.panel(mine.first));
+  const char* last = reinterpret_cast<const char*>(weight.panel(mine.last));
+  return {first, std::min(first + Ahead::kBytesMax, last)};
 }
 
 // Packs some panels of W [N, K] row-major.

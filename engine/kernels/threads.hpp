@@ -1,5 +1,4 @@
-// A few threads that compute one step together, in phases: the next begins when all work of the last is
-// done, not when all threads have come, so that one which another process displaced is soon made up for.
+// A few threads that compute one step together (how they divide it: phases.hpp).
 //
 // A waiter spins for some tens of microseconds (phases are short), then yields, then sleeps on a
 // futex: when another busy process shares the cores, a spinning waiter would keep the very thread it
@@ -21,6 +20,8 @@ constexpr int kThreadsMax = 64;
 
 struct Range {
   int first, last;
+  int size() const { return last - first; }
+  bool empty() const { return first >= last; }
 };
 
 // The share of `count` items that one of `shares` threads takes; sizes differ by at most one.
@@ -28,29 +29,18 @@ inline Range share_of(int count, int index, int shares) {
   return {int(int64_t(count) * index / shares), int(int64_t(count) * (index + 1) / shares)};
 }
 
-// The next part of 0 .. count - 1 for a thread that is free: large parts first, then ever smaller ones
-// (guided self-scheduling, Polychronopoulos & Kuck 1987), so that a core that also serves another
-// process does less instead of making the others wait. Parts are multiples of `unit` while they can be.
-inline Range draw(std::atomic<int>& next, int count, int unit, int threads) {
-  int first = next.load(std::memory_order_relaxed);
-  for (;;) {
-    if (first >= count) return {count, count};
-    int size = threads == 1 ? count - first : std::max(1, (count - first) / (2 * threads));
-    if (size > unit) size -= size % unit;
-    if (next.compare_exchange_weak(first, first + size, std::memory_order_relaxed))
-      return {first, first + size};
+// Returns once `value` is no longer `old`.
+inline void wait_while(const std::atomic<int>& value, int old) {
+  for (int spin = 0; spin < 600; ++spin) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    _mm_pause();
   }
+  for (int turn = 0; turn < 100; ++turn) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    sched_yield();
+  }
+  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
 }
-
-// One divided phase of a step: which of its items are taken, how many are done, whether all is.
-struct alignas(64) Work {
-  std::atomic<int> next{0}, done{0}, finished{0};
-  void reset() {
-    next.store(0, std::memory_order_relaxed);
-    done.store(0, std::memory_order_relaxed);
-    finished.store(0, std::memory_order_relaxed);
-  }
-};
 
 class Threads {
  public:
@@ -68,42 +58,11 @@ class Threads {
   // Runs job(0) here and job(1) .. job(count - 1) on the others; returns when all are done.
   void run_all(const std::function<void(int)>& job) { run(job, true); }
 
-  // The same for a job that only draws: a thread that wakes too late for it is not waited for.
-  void run_drawn(const std::function<void(int)>& job) { run(job, false); }
-
-  // Inside a job of run_drawn: parts of 0 .. count - 1 go to body(Range) on whoever is free, then the
-  // last to finish runs tail(), then everybody returns. A thread that is not running while the others
-  // work holds nobody up unless it holds a part. Returns the time-stamp cycles spent waiting.
-  template <class Body, class Tail>
-  uint64_t share(Work& work, int count, int unit, const Body& body, const Tail& tail) {
-    for (Range mine; (mine = draw(work.next, count, unit, count_)).first < count;) {
-      body(mine);
-      const int size = mine.last - mine.first;
-      if (work.done.fetch_add(size, std::memory_order_acq_rel) + size < count) continue;
-      tail();
-      work.finished.store(1, std::memory_order_release);
-      if (count_ > 1) work.finished.notify_all();
-      return 0;
-    }
-    const uint64_t since = __rdtsc();
-    wait_while(work.finished, 0);
-    return __rdtsc() - since;
-  }
+  // The same for a job that only shares Phases: a thread that wakes too late for it is not waited for.
+  void run_shared(const std::function<void(int)>& job) { run(job, false); }
 
  private:
   static constexpr int kClosed = 1 << 30;
-
-  static void wait_while(const std::atomic<int>& value, int old) {
-    for (int spin = 0; spin < 600; ++spin) {
-      if (value.load(std::memory_order_acquire) != old) return;
-      _mm_pause();
-    }
-    for (int turn = 0; turn < 100; ++turn) {
-      if (value.load(std::memory_order_acquire) != old) return;
-      sched_yield();
-    }
-    while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
-  }
 
   void run(const std::function<void(int)>& job, bool everybody) {
     job_ = &job;

@@ -16,6 +16,7 @@ from engine.kernels.build import BASE_FEATURES, BFLOAT16_FEATURE, Processor
 OLD = Processor("old", ("avx2", "fma"))
 PLAIN = Processor("plain", BASE_FEATURES)
 NEW = Processor("new", (*BASE_FEATURES, BFLOAT16_FEATURE))
+NEWEST = Processor("newest", (*NEW.features, *build.AMX_FEATURES))
 
 
 @pytest.fixture
@@ -60,6 +61,18 @@ def test_names_what_is_missing(processor: Processor, dtype: str, reason: str) ->
 )
 def test_serves_where_the_processor_can(processor: Processor, dtype: str) -> None:
     assert build.unavailable(dtype, processor) is None
+
+
+@pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("processor", [PLAIN, NEW, NEWEST], ids=lambda processor: processor.model)
+def test_compiles_without_a_warning_for_every_processor(processor: Processor, tmp_path: Path) -> None:
+    """Also for those that this machine is not."""
+    compiler = build.compiler()
+    assert compiler is not None
+    source = build.SOURCE_FOLDER / build.ENTRY
+    command = [compiler, *build.flags(processor), "-O0", "-S", "-Wall", "-Werror"]
+    done = subprocess.run([*command, "-o", tmp_path / "kernels.s", source], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.usefixtures("no_compiler")
