@@ -33,6 +33,7 @@ OUTBOX_MESSAGES_MAX = 10_000
 """Messages that may wait for one client; beyond it the stream and its requests end."""
 FLUSH_S = 10.0
 """How long the last messages of a stream may take to leave."""
+LEAVING = End(Outcome.DRAINING, "this gateway is leaving; a new connection finds another")
 
 
 class InferenceApi(InferenceServicer):
@@ -43,6 +44,8 @@ class InferenceApi(InferenceServicer):
         self._tenants = tenants
         self._cancels = cancels
         self._log = log
+        self.leaving = asyncio.Event()
+        """Once set, open streams start nothing more, and end when what they run has."""
 
     async def Generate(self, request_iterator: Any, context: Any) -> None:
         tenant = await self._tenant(context)
@@ -124,21 +127,32 @@ class _Conversation:
         writer = loop.create_task(self._outbox.drain_into(self._context.write))
         overflow = loop.create_task(self._overflowed.wait())
         answered = loop.create_task(self._until_answered())
+        left = loop.create_task(self._until_left())
+        waiting = (writer, overflow, answered, left)
         try:
-            await asyncio.wait([writer, overflow, answered], return_when=asyncio.FIRST_COMPLETED)
-            if answered.done() and not overflow.done():
-                answered.result()
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if overflow not in done and (answered in done or left in done):
+                await (answered if answered in done else left)
                 await self._outbox.empty(FLUSH_S)
         finally:
-            for task in (writer, overflow, answered, *self._tasks):
+            for task in (*waiting, *self._tasks):
                 task.cancel()
-            await asyncio.gather(writer, overflow, answered, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*waiting, *self._tasks, return_exceptions=True)
         if self._overflowed.is_set():
             await abort(self._context, End(Outcome.SLOW_CLIENT, "the client does not read its stream"))
+        if left in done and answered not in done:
+            await abort(self._context, LEAVING)
 
     async def _until_answered(self) -> None:
         while (message := await self._context.read()) is not grpc.aio.EOF:
             self._on_message(message)
+        await self._until_idle()
+
+    async def _until_left(self) -> None:
+        await self._service.leaving.wait()
+        await self._until_idle()
+
+    async def _until_idle(self) -> None:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -152,6 +166,9 @@ class _Conversation:
             self._names.cancel(message.cancel.client_id)
 
     def _start(self, start: api.StartGeneration) -> None:
+        if self._service.leaving.is_set():
+            self._send(start.client_id, "", error=_error(LEAVING))
+            return
         try:
             asked = self._names.claim(start.client_id)
         except Refusal as refusal:

@@ -93,6 +93,7 @@ class GatewayService:
         self._cancels = Cancels(config.id, names, self.driver.cancel, self.fleet, self._questions)
         self._intake = Intake(config, _models(config), self.driver, names, seeds)
         self._tenants = _tenants(config)
+        self._inference = InferenceApi(self._intake, self._tenants, self._cancels, self._log)
         if not config.tenants_file:
             warn_of_open_door(self._log, config.host)
         self._http = HttpApi(
@@ -114,7 +115,6 @@ class GatewayService:
         config = self._config
         # The ports first: a busy one is the likeliest mistake, and nothing must be left running then.
         listening = listen(config.host, config.http_port, config.share_ports)
-        inference = InferenceApi(self._intake, self._tenants, self._cancels, self._log)
         peer = PeerApi(config.id, self.gateway, self._cancels)
         counting = CountingInterceptor(self._rpc_metrics)
         try:
@@ -122,7 +122,7 @@ class GatewayService:
                 [
                     Service(
                         inference_pb2.DESCRIPTOR.services_by_name["Inference"].full_name,
-                        inference,
+                        self._inference,
                         add_InferenceServicer_to_server,
                     )
                 ],
@@ -201,6 +201,7 @@ class GatewayService:
         grace_s = self._config.drain_grace_s
         if self._discovery is not None:
             await self._discovery.close()
+        self._inference.leaving.set()
         if self.servers is not None:
             await asyncio.gather(self.servers.http.stop(grace_s), self.servers.grpc.stop(grace_s))
             await self.servers.peer.stop(0)

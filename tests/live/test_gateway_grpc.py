@@ -131,6 +131,31 @@ async def test_a_broken_stream_cancels_its_requests(fleet: FakeFleet) -> None:
     assert len(fleet.workers[0].cancels) == 4
 
 
+async def test_a_leaving_gateway_ends_open_streams_once_they_run_nothing(tmp_path: Path) -> None:
+    """Within its grace what runs comes whole; nothing new begins; idle streams hold nobody up."""
+    async with fake_fleet(tmp_path) as fleet:
+        leaving = await fleet.add_gateway(drain_grace_s=600.0)
+        fleet.workers[0].pace_s = 0.01
+        answers = Answers()
+        async with grpc.aio.insecure_channel(fleet.grpc_of(1)) as channel:
+            idle, call = InferenceStub(channel).Generate(), InferenceStub(channel).Generate()
+            await asyncio.gather(idle.initial_metadata(), call.initial_metadata())
+            reading = asyncio.ensure_future(answers.read(call))
+            await call.write(start_of("running", "LONG ab", max_tokens=100))
+            await eventually(lambda: answers.texts.get("running"))
+            stopping = asyncio.ensure_future(leaving.stop())
+            assert await idle.code() is grpc.StatusCode.UNAVAILABLE
+            await call.write(start_of("late", "ok"))
+            await eventually(lambda: answers.errors.get("late"))
+            assert answers.errors["late"].reason == "draining"
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await reading
+            assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert answers.texts["running"] == "ab" * 50 and answers.finished["running"]
+            await stopping
+        await fleet.idle()
+
+
 async def test_keys_and_models(tmp_path: Path) -> None:
     tenants = tmp_path / "tenants.toml"
     tenants.write_text('[[tenant]]\nname = "a"\nkey = "key-a"\n')
