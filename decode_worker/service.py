@@ -267,7 +267,7 @@ class _Decode(decode_pb2_grpc.DecodeServicer):
 async def serve(config: WorkerConfig, process: Process, decode: DecodeConfig | None = None) -> None:
     """Load the model, announce, serve until drained."""
     name = config.id or f"decode-{uuid.uuid4().hex[:8]}"
-    hosted = await asyncio.to_thread(host, config, name, uuid.uuid4().hex[:16])
+    hosted = await process.prepare(lambda: host(config, name, uuid.uuid4().hex[:16]))
     arguments = (
         decode or DecodeConfig(),
         hosted.key,

@@ -1,6 +1,5 @@
 """The prefill worker on the wire: homes' streams in, lanes out, engine below."""
 
-import asyncio
 import uuid
 from typing import Any
 
@@ -225,7 +224,7 @@ class _Prefill(prefill_pb2_grpc.PrefillServicer):
 async def serve(config: WorkerConfig, process: Process, prefill: PrefillConfig | None = None) -> None:
     """Load the model, announce, serve until drained."""
     name = config.id or f"prefill-{uuid.uuid4().hex[:8]}"
-    hosted = await asyncio.to_thread(host, config, name, uuid.uuid4().hex[:16])
+    hosted = await process.prepare(lambda: host(config, name, uuid.uuid4().hex[:16]))
     arguments = (
         prefill or PrefillConfig(),
         hosted.engine,

@@ -6,7 +6,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 import uvloop
@@ -20,6 +20,8 @@ LAUNCHED_KEY = "BATON_LAUNCHED"
 """Environment variable of a launcher that reads our stdout: why we cannot serve goes there, for it to say."""
 EXIT_OK = 0
 EXIT_BUG = 1
+
+Prepared = TypeVar("Prepared")
 
 
 class Process:
@@ -38,6 +40,19 @@ class Process:
 
     def drain(self) -> None:
         self.draining.set()
+
+    async def prepare(self, work: Callable[[], Prepared]) -> Prepared:
+        """What `work` makes, in a thread, before the first promise to anyone.
+
+        A drain asked for meanwhile ends the process at once: the work may take minutes, and nobody needs it.
+        """
+        loop = asyncio.get_running_loop()
+        working, draining = loop.create_task(asyncio.to_thread(work)), loop.create_task(self.draining.wait())
+        await asyncio.wait([working, draining], return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            os._exit(EXIT_OK)
+        draining.cancel()
+        return await working
 
 
 Main = Callable[[Process], Awaitable[None]]

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 SERVICE = """
-import asyncio, sys
+import asyncio, sys, threading
 from rpc.errors import ServiceError
 from rpc.service_main import run_service
 
@@ -23,6 +23,9 @@ async def main(process):
         raise ServiceError("router.queue_max: must be above 0")
     if mode == "bug":
         raise AssertionError("a law is broken")
+    if mode == "load":
+        print("loading", flush=True)
+        await process.prepare(threading.Event().wait)
     process.ready("router", "r1", "127.0.0.1:1", http="127.0.0.1:2")
     await process.draining.wait()
     if mode == "stubborn":
@@ -96,6 +99,14 @@ def test_a_second_signal_ends_at_once() -> None:
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 128 + signal.SIGTERM
+
+
+def test_a_signal_while_it_loads_ends_it() -> None:
+    process = start("load")
+    assert line(process) == "loading"
+    process.terminate()
+    output, _ = process.communicate(timeout=30)
+    assert (output, process.returncode) == ("", 0)
 
 
 def test_a_wrong_config_is_one_line_and_exit_code_2() -> None:
