@@ -26,6 +26,7 @@ BLOCKS = 1024
 DECODE_CONTEXT = 200
 DECODE_BATCHES = (1, 4, 8, 16, 32)
 PREFILL_TOKENS = (155, 512, 1900)
+READ_BYTES_MAX = 1 << 28
 AT_ONCE = 3
 """Readings of memory in a round, and then steps; the best of either counts."""
 
@@ -101,7 +102,8 @@ class Bench:
         self._threads = threads
         self._rounds = rounds
         self._weight_bytes = backend.footprint().weights_read_per_step
-        self._flops: list[float] = []
+        self._vector_flops: list[float] = []
+        self._tile_flops: list[float] = []
         self._reads: list[float] = []
 
     def decode(self, batch: int) -> Measured:
@@ -121,20 +123,21 @@ class Bench:
 
     def roofs(self) -> Roofs:
         """Of the steps measured so far."""
-        vector = binding.measure_peak_flops(self._dtype, self._threads)
-        return Roofs(statistics.median(self._flops), vector, statistics.median(self._reads))
+        vector, tiles = statistics.median(self._vector_flops), statistics.median(self._tile_flops)
+        return Roofs(max(vector, tiles), vector, statistics.median(self._reads))
 
     def _seconds_of_reading(self) -> float:
         """Of all weights, once."""
-        self._reads.append(binding.measure_read_bandwidth(self._threads, self._weight_bytes, AT_ONCE))
+        buffer = min(self._weight_bytes, READ_BYTES_MAX)
+        self._reads.append(binding.measure_read_bandwidth(self._threads, buffer, AT_ONCE))
         return self._weight_bytes / self._reads[-1]
 
     def _seconds_of(self, flops: int) -> float:
         """Of that much work at the peak."""
-        vector = binding.measure_peak_flops(self._dtype, self._threads)
-        tiles = binding.measure_tile_peak_flops(self._threads) if self._dtype != "float32" else 0.0
-        self._flops.append(max(vector, tiles))
-        return flops / self._flops[-1]
+        on_tiles = self._dtype != "float32"
+        self._vector_flops.append(binding.measure_peak_flops(self._dtype, self._threads))
+        self._tile_flops.append(binding.measure_tile_peak_flops(self._threads) if on_tiles else 0.0)
+        return flops / max(self._vector_flops[-1], self._tile_flops[-1])
 
     def _measure(
         self, name: str, rows: tuple[Row, ...], tokens: int, rounds: int, floor: Callable[[], float]
@@ -210,7 +213,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=20, help="of roof and step, per measurement")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error("argument --rounds: must be at least 1")
+    return arguments
 
 
 if __name__ == "__main__":

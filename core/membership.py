@@ -83,6 +83,11 @@ class Membership:
         return changes + self.tick(now_us)
 
     @event
+    def heard_of(self, members: tuple[Member, ...], ttl_us: int, now_us: int) -> list[Change]:
+        """Announcements of some, between whole readings: they join or are renewed, and nobody expires."""
+        return [change for member in members for change in self._announce(member, now_us + ttl_us)]
+
+    @event
     def source_lost(self, now_us: int) -> list[Change]:
         """The source cannot be asked; nobody expires until it can."""
         self._source_lost = True

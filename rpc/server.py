@@ -1,5 +1,6 @@
 """What a process of the fleet answers to: its services, its health and its description."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,28 @@ class Service:
     """E.g. `router_pb2_grpc.add_RouterServicer_to_server`."""
 
 
+class _Health(health.aio.HealthServicer):  # type: ignore[misc]
+    """Whose watchers are told that a server is leaving, and hold it up no longer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaving = asyncio.Event()
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(work) for work in (super().Watch(request, context), self.leaving.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Server:
     """A running server. Health starts as not serving: say `set_serving(True)` once that is so."""
 
-    def __init__(
-        self, server: grpc.aio.Server, address: str, names: list[str], servicer: health.aio.HealthServicer
-    ) -> None:
+    def __init__(self, server: grpc.aio.Server, address: str, names: list[str], servicer: _Health) -> None:
         self._server = server
         self._names = names
         self._health = servicer
@@ -45,6 +62,7 @@ class Server:
     async def stop(self, grace_s: float) -> None:
         """Takes no new calls, lets live ones go on for `grace_s`, then cancels them."""
         await self.set_serving(False)
+        self._health.leaving.set()
         await self._server.stop(grace_s)
 
 
@@ -65,7 +83,7 @@ async def make_server(
     for service in services:
         service.add(service.servicer, server)
     names = [service.name for service in services]
-    health_servicer = health.aio.HealthServicer()
+    health_servicer = _Health()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection([*names, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
     try:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import orjson
 import uvloop
 
-from core.parent_death import die_with_parent
+from core.parent_death import die_with_parent, kill_descendants
 from rpc.errors import ServiceError
 from rpc.logs import Log, LogSettings
 from rpc.one_arena import use_one_arena
@@ -50,6 +50,7 @@ class Process:
         working, draining = loop.create_task(asyncio.to_thread(work)), loop.create_task(self.draining.wait())
         await asyncio.wait([working, draining], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
+            kill_descendants()
             os._exit(EXIT_OK)
         draining.cancel()
         return await working

@@ -6,6 +6,7 @@ Callbacks are plain functions on the event loop: state is read and changed with 
 """
 
 import asyncio
+import contextlib
 import random as random_module
 from collections import deque
 from collections.abc import Callable
@@ -139,11 +140,12 @@ class OutboundStream(Generic[Sent, Received]):
 
     async def _hand_out(self, outbox: Outbox[Sent], failure: "asyncio.Future[End]", flush_s: float) -> None:
         """A cancel overtakes what the peer has not read: half-close, and wait for the peer's end."""
-        deadline = asyncio.get_running_loop().time() + flush_s
-        await outbox.empty(flush_s)
-        if not failure.done():
-            await self._call.done_writing()
-            await asyncio.wait([failure], timeout=max(0.0, deadline - asyncio.get_running_loop().time()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(flush_s):
+                await outbox.empty(flush_s)
+                if not failure.done():
+                    await self._call.done_writing()
+                    await asyncio.wait([failure])
 
     async def _run(self) -> None:
         breaks_in_a_row = 0

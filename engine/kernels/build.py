@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from core.parent_death import tied
+
 SOURCE_FOLDER = Path(__file__).parent
 ENTRY = "kernels.cpp"
 BASE_FEATURES = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx2", "fma")
@@ -123,18 +125,26 @@ def ensure_built(progress: Progress) -> Path:
         return library
     progress("compiling the CPU kernels, once for this machine (about 10 s)")
     library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+    _remove_what_the_dead_left(library.parent)
+    with tempfile.TemporaryDirectory(prefix=f"{os.getpid()}-", dir=library.parent) as folder:
         fresh = Path(folder) / library.name
         _compile(processor, fresh)
         os.replace(fresh, library)
     return library
 
 
+def _remove_what_the_dead_left(folder: Path) -> None:
+    """A process that was killed while it compiled could not."""
+    for left in folder.glob("*-*"):
+        if not Path("/proc", left.name.partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _compile(processor: Processor, library: Path) -> None:
     found = compiler()
     if found is None:
         raise OSError("no C++ compiler (g++ or c++) is installed")
-    command = [found, *flags(processor), "-o", str(library), str(SOURCE_FOLDER / ENTRY)]
+    command = [*tied([found]), *flags(processor), "-o", str(library), str(SOURCE_FOLDER / ENTRY)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS_MAX)
     except subprocess.TimeoutExpired as error:

@@ -28,14 +28,18 @@ struct Greedy {
     std::fill_n(token, lanes, 0);
   }
 
-  // The logits of tokens first .. first + kLanes, those of `real` lanes. A thread meets ids in rising
-  // order, so that of equals the first stays.
+  // The logits of tokens first .. first + kLanes, those of `real` lanes, in whatever order a thread meets
+  // them. Of equals the lowest id stays.
   void see(int thread, int sample, int first, __mmask16 real, __m512 logits) {
     const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const size_t at = (size_t(thread) * samples_max + sample) * kLanes;
-    const __mmask16 better = _mm512_mask_cmp_ps_mask(real, logits, _mm512_loadu_ps(value + at), _CMP_GT_OQ);
+    const __m512i ids = _mm512_add_epi32(lane, _mm512_set1_epi32(first));
+    const __m512 best = _mm512_loadu_ps(value + at);
+    const __mmask16 greater = _mm512_mask_cmp_ps_mask(real, logits, best, _CMP_GT_OQ);
+    const __mmask16 equal = _mm512_mask_cmp_ps_mask(real, logits, best, _CMP_EQ_OQ);
+    const __mmask16 better = greater | _mm512_mask_cmplt_epi32_mask(equal, ids, _mm512_loadu_si512(token + at));
     _mm512_mask_storeu_ps(value + at, better, logits);
-    _mm512_mask_storeu_epi32(token + at, better, _mm512_add_epi32(lane, _mm512_set1_epi32(first)));
+    _mm512_mask_storeu_epi32(token + at, better, ids);
   }
 
   int32_t reduce(int sample, int threads) const {

@@ -81,7 +81,8 @@ inline void unpack_row<GroupedInt8>(const Packed<GroupedInt8>& from, int row, fl
 
 // The scales of a group, each twice (for either of a pair), in the order of the columns, and how they make
 // weights of bytes. A byte in the lowest bits of the float 2^23, or 8 bits higher in 2^15, adds itself to it;
-// scale * (2^n + byte) - scale * (2^n + 128), exact in either product and in the difference, is scale * weight.
+// scale * (2^n + byte) - scale * (2^n + 128), exact in either product and in the difference, is scale * weight
+// (below 2^105, where the products would overflow; a model has no weights near it).
 // No instruction converts an integer: those wait for the same units as the rounding to bfloat16.
 struct GroupScales {
   __m512 of[4], minus_bias[4];

@@ -30,7 +30,8 @@ inline Range share_of(int count, int index, int shares) {
 }
 
 // Returns once `value` is no longer `old`.
-inline void wait_while(const std::atomic<int>& value, int old) {
+template <class Value>
+void wait_while(const std::atomic<Value>& value, Value old) {
   for (int spin = 0; spin < 600; ++spin) {
     if (value.load(std::memory_order_acquire) != old) return;
     _mm_pause();
@@ -62,25 +63,30 @@ class Threads {
   void run_shared(const std::function<void(int)>& job) { run(job, false); }
 
  private:
-  static constexpr int kClosed = 1 << 30;
+  static constexpr uint64_t kClosed = uint64_t(1) << 31;
 
   void run(const std::function<void(int)>& job, bool everybody) {
+    const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
     job_ = &job;
     left_.store(0, std::memory_order_relaxed);
-    inside_.store(0, std::memory_order_release);
-    round_.fetch_add(1, std::memory_order_release);
+    gate_.store(uint64_t(round) << 32, std::memory_order_release);
+    round_.store(round, std::memory_order_release);
     round_.notify_all();
     job(0);
     for (int left; everybody && (left = left_.load(std::memory_order_acquire)) < count_ - 1;)
       wait_while(left_, left);
-    int inside = inside_.fetch_add(kClosed, std::memory_order_acq_rel) + kClosed;
-    for (; inside != kClosed; inside = inside_.load(std::memory_order_acquire)) wait_while(inside_, inside);
+    uint64_t gate = gate_.fetch_add(kClosed, std::memory_order_acq_rel) + kClosed;
+    for (; gate & (kClosed - 1); gate = gate_.load(std::memory_order_acquire)) wait_while(gate_, gate);
   }
 
-  bool enter() {
-    int inside = inside_.load(std::memory_order_acquire);
-    while (inside < kClosed) {
-      if (inside_.compare_exchange_weak(inside, inside + 1, std::memory_order_acq_rel)) return true;
+  // Enters the round that is open, unless that is `round`, and says which: a thread late for one may find
+  // the next open before it is published.
+  bool enter(uint32_t& round) {
+    uint64_t gate = gate_.load(std::memory_order_acquire);
+    while (!(gate & kClosed) && uint32_t(gate >> 32) != round) {
+      if (!gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) continue;
+      round = uint32_t(gate >> 32);
+      return true;
     }
     return false;
   }
@@ -88,14 +94,14 @@ class Threads {
   void leave() {
     left_.fetch_add(1, std::memory_order_release);
     left_.notify_all();
-    inside_.fetch_sub(1, std::memory_order_release);
-    inside_.notify_all();
+    gate_.fetch_sub(1, std::memory_order_release);
+    gate_.notify_all();
   }
 
   void start(int count) {
     count_ = count;
     stopping_ = false;
-    const int round = round_.load();
+    const uint32_t round = round_.load();
     for (int index = 1; index < count; ++index) {
       others_.emplace_back([this, index, round] { follow(index, round); });
     }
@@ -109,15 +115,17 @@ class Threads {
     others_.clear();
   }
 
-  void follow(int index, int round) {
+  void follow(int index, uint32_t round) {
     for (;;) {
       wait_while(round_, round);
+      const uint32_t begun = round_.load(std::memory_order_acquire);  // before stopping_: the last round is stop's
       if (stopping_) return;
-      round = round_.load(std::memory_order_acquire);
-      if (!enter()) continue;
-      round = round_.load(std::memory_order_acquire);  // no round ends while a thread is inside
-      (*job_)(index);
-      leave();
+      if (enter(round)) {
+        (*job_)(index);
+        leave();
+      } else if (int32_t(begun - round) > 0) {
+        round = begun;  // too late for it
+      }
     }
   }
 
@@ -125,8 +133,8 @@ class Threads {
   std::atomic<bool> stopping_{false};
   const std::function<void(int)>* job_ = nullptr;
   std::vector<std::thread> others_;
-  alignas(64) std::atomic<int> round_{0};
-  alignas(64) std::atomic<int> inside_{kClosed};
+  alignas(64) std::atomic<uint32_t> round_{0};
+  alignas(64) std::atomic<uint64_t> gate_{kClosed};  // [round:32][closed:1][threads inside:31]
   alignas(64) std::atomic<int> left_{0};
 };
 

@@ -62,12 +62,18 @@ class Cancels:
             return any([here, *await asyncio.gather(*asked)])
         if owner == self._gateway:
             return self.cancel_here(tenant, name)
-        address = self._peers.peers().get(owner) or (await self._peers.peers_now()).get(owner)
-        return address is not None and await self._forward(address, tenant, name)
+        address = self._peers.peers().get(owner)
+        found = None if address is None else await self._forward(address, tenant, name)
+        if found is None:
+            # Not heard of yet, or it has begun anew elsewhere.
+            anew = (await self._peers.peers_now()).get(owner)
+            if anew is not None and anew != address:
+                found = await self._forward(anew, tenant, name)
+        return bool(found)
 
-    async def _forward(self, address: str, tenant: str, name: str) -> bool:
+    async def _forward(self, address: str, tenant: str, name: str) -> bool | None:
+        """None where nobody answers: a gateway that is gone has no live requests."""
         stub = GatewayPeerStub(self._channels.get(address))
         request = gateway_pb2.ForwardCancelRequest(tenant=tenant, request=name)
         answer = await answered(stub.ForwardCancel(request, timeout=FORWARD_TIMEOUT_S))
-        # A gateway that is gone has no live requests.
-        return answer is not None and bool(answer.found)
+        return None if answer is None else bool(answer.found)

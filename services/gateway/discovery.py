@@ -11,8 +11,8 @@ from rpc.clock import now_us
 from services.gateway.fleet import Fleet, nothing_to_hear
 
 TTL_US = 5_000_000
+ANNOUNCE_EVERY_S = 1.5
 READ_EVERY_S = 0.5
-READS_PER_ANNOUNCEMENT = 3
 
 
 class Discovery:
@@ -27,12 +27,16 @@ class Discovery:
         self._fleet = fleet
         self._channels = channels
         self._tasks: list[asyncio.Task[None]] = []
+        self._announced = asyncio.Event()
         self._reading = asyncio.Lock()
         """Readings are applied in the order in which they were taken."""
-        fleet.hear = self.hear
+        self._next_reading: asyncio.Task[None] | None = None
+        """Of the gateways, not yet begun: all who ask until then share it."""
+        fleet.hear = self.hear_gateways
 
     def start(self) -> None:
-        self._tasks = [asyncio.get_running_loop().create_task(self._announce_and_read())]
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._announce()), loop.create_task(self._read())]
 
     async def close(self) -> None:
         """Leaves the fleet: others hear of it at once."""
@@ -44,25 +48,42 @@ class Discovery:
             await self._store.withdraw(self._member)
             await self._store.close()
 
-    async def hear(self, *kinds: MemberKind) -> None:
-        """Reads who is announced, of these kinds (none: of all), and applies what has changed."""
-        async with self._reading:
-            found = await self._store.members(*kinds)
-            now = now_us()
-            if isinstance(found, Lost):
-                changes = self._membership.source_lost(now)
-            else:
-                changes = self._membership.announced(found, TTL_US, now)
-            self._fleet.apply(changes)
-            await self._forget(changes)
+    async def hear_gateways(self) -> None:
+        """Returns once a reading begun after the call is applied. However many ask, one runs at a time."""
+        if self._next_reading is None:
+            self._next_reading = asyncio.get_running_loop().create_task(self._read_gateways())
+        await asyncio.shield(self._next_reading)
 
-    async def _announce_and_read(self) -> None:
-        # Announced first: who serves requests can be found by those who are asked to cancel them.
+    async def _read_gateways(self) -> None:
+        async with self._reading:
+            self._next_reading = None
+            found = await self._store.members(MemberKind.GATEWAY)
+            if not isinstance(found, Lost):
+                await self._apply(self._membership.heard_of(found, TTL_US, now_us()))
+
+    async def _announce(self) -> None:
         while True:
             await self._store.announce(self._member, TTL_US)
-            for _ in range(READS_PER_ANNOUNCEMENT):
-                await self.hear()
-                await asyncio.sleep(READ_EVERY_S)
+            self._announced.set()
+            await asyncio.sleep(ANNOUNCE_EVERY_S)
+
+    async def _read(self) -> None:
+        # Announced first: who serves requests can be found by those who are asked to cancel them.
+        await self._announced.wait()
+        while True:
+            async with self._reading:
+                found = await self._store.members()
+                now = now_us()
+                if isinstance(found, Lost):
+                    changes = self._membership.source_lost(now)
+                else:
+                    changes = self._membership.announced(found, TTL_US, now)
+                await self._apply(changes)
+            await asyncio.sleep(READ_EVERY_S)
+
+    async def _apply(self, changes: list[Change]) -> None:
+        self._fleet.apply(changes)
+        await self._forget(changes)
 
     async def _forget(self, changes: list[Change]) -> None:
         """Closes what questions were asked over, of those who have left."""

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from core.membership import Change, Joined, Member, MemberKind, Membership
 from proto import gateway_pb2, router_pb2, worker_pb2
@@ -21,13 +21,7 @@ _WORKERS = (MemberKind.PREFILL, MemberKind.DECODE, MemberKind.POOLING)
 Json = dict[str, Any]
 
 
-class Hear(Protocol):
-    """Reads who is announced, of these kinds (none: of all), and applies what has changed."""
-
-    async def __call__(self, *kinds: MemberKind) -> None: ...
-
-
-async def nothing_to_hear(*kinds: MemberKind) -> None:
+async def nothing_to_hear() -> None:
     """Where there is no store, what is configured is all there is."""
 
 
@@ -42,7 +36,8 @@ class Fleet:
         self._driver = driver
         self._membership = membership
         self._channels = channels
-        self.hear: Hear = nothing_to_hear
+        self.hear: Callable[[], Awaitable[None]] = nothing_to_hear
+        """Reads once more which gateways are announced."""
 
     def apply(self, changes: list[Change]) -> None:
         """What the membership says has changed."""
@@ -61,7 +56,7 @@ class Fleet:
 
     async def peers_now(self) -> dict[str, str]:
         """The same after hearing from the store once more, where there is one."""
-        await self.hear(MemberKind.GATEWAY)
+        await self.hear()
         return self.peers()
 
     @property

@@ -119,18 +119,25 @@ async def test_two_processes_share_a_port_and_forward_cancels(tmp_path: Path) ->
         store.stop()
 
 
+@pytest.mark.parametrize("has_been", [False, True])
 @pytest.mark.parametrize("name", ["", "mine"])
 async def test_a_cancel_finds_a_gateway_that_has_only_just_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, has_been: bool
 ) -> None:
-    """What a client cancels through a gateway that has not read the store since is not "not found"."""
+    """Through a gateway that has not read the store since; also where the id was another's before."""
     monkeypatch.setattr(discovery, "READ_EVERY_S", 3600.0)
     store = start_embedded()
     try:
         async with fake_fleet(tmp_path / "model") as fleet:
             fleet.workers[0].pace_s = 0.01
+            if has_been:
+                before = await fleet.add_gateway(id="gw-b", redis_url=store.url)
+                await eventually(lambda: before.membership.members(MemberKind.GATEWAY))
             earlier = await fleet.add_gateway(id="gw-a", redis_url=store.url)
-            await eventually(lambda: earlier.membership.members(MemberKind.GATEWAY))
+            await eventually(lambda: len(earlier.membership.members(MemberKind.GATEWAY)) == 1 + has_been)
+            if has_been:
+                await before.stop()
+                fleet.gateways.remove(before)
             await fleet.add_gateway(id="gw-b", redis_url=store.url)
             headers = {"x-request-id": name} if name else {}
             running = asyncio.ensure_future(one_request(fleet.url_of(2), headers))
@@ -141,6 +148,30 @@ async def test_a_cancel_finds_a_gateway_that_has_only_just_come(
             assert answer.status_code == 200
             assert (await running).status_code == 499
             await fleet.idle()
+    finally:
+        store.stop()
+
+
+async def test_a_flood_of_cancels_shares_its_readings_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would keep its gateway from announcing itself, and from hearing that others still live."""
+    reads: list[tuple[MemberKind, ...]] = []
+    members = CapacityStore.members
+
+    async def counted(store: CapacityStore, *kinds: MemberKind) -> Any:
+        reads.append(kinds)
+        return await members(store, *kinds)
+
+    monkeypatch.setattr(CapacityStore, "members", counted)
+    store = start_embedded()
+    try:
+        async with fake_fleet(tmp_path / "model") as fleet:
+            gateway = await fleet.add_gateway(id="gw-a", redis_url=store.url)
+            await eventually(lambda: gateway.membership.members(MemberKind.GATEWAY))
+            reads.clear()
+            await asyncio.gather(*(gateway.fleet.peers_now() for _ in range(1000)))
+            assert 1 <= reads.count((MemberKind.GATEWAY,)) <= 2
     finally:
         store.stop()
 

@@ -13,9 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 SERVICE = """
-import asyncio, sys, threading
+import asyncio, subprocess, sys
 from rpc.errors import ServiceError
 from rpc.service_main import run_service
+
+def load():
+    child = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+    print(child.pid, child.stdout.readline(), flush=True)
+    child.wait()
 
 async def main(process):
     mode = sys.argv[1]
@@ -24,8 +29,7 @@ async def main(process):
     if mode == "bug":
         raise AssertionError("a law is broken")
     if mode == "load":
-        print("loading", flush=True)
-        await process.prepare(threading.Event().wait)
+        await process.prepare(load)
     process.ready("router", "r1", "127.0.0.1:1", http="127.0.0.1:2")
     await process.draining.wait()
     if mode == "stubborn":
@@ -101,12 +105,16 @@ def test_a_second_signal_ends_at_once() -> None:
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_signal_while_it_loads_ends_it() -> None:
+def test_a_signal_while_it_loads_ends_it_and_all_that_it_started() -> None:
     process = start("load")
-    assert line(process) == "loading"
+    handles = [os.pidfd_open(int(pid)) for pid in line(process).split()]
+    assert len(handles) == 2
     process.terminate()
-    output, _ = process.communicate(timeout=30)
-    assert (output, process.returncode) == ("", 0)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    for handle in handles:
+        assert select.select([handle], [], [], 30)[0], "a child outlived the service"
+        os.close(handle)
 
 
 def test_a_wrong_config_is_one_line_and_exit_code_2() -> None:

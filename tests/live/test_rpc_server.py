@@ -127,6 +127,18 @@ async def test_health_says_what_it_was_told_and_the_services_describe_themselves
         assert NAME in listed and "grpc.health.v1.Health" in listed
 
 
+async def test_who_watches_the_health_does_not_hold_a_server_up() -> None:
+    words = health_pb2.HealthCheckResponse
+    async with serving() as server, channel(server.address) as peer:
+        watch = health_pb2_grpc.HealthStub(peer).Watch(health_pb2.HealthCheckRequest(service=""))
+        assert (await watch.read()).status == words.NOT_SERVING
+        await server.set_serving(True)
+        assert (await watch.read()).status == words.SERVING
+        async with asyncio.timeout(30.0):
+            await server.stop(grace_s=600.0)
+        assert watch.done() or await watch.read() in (grpc.aio.EOF, words(status=words.NOT_SERVING))
+
+
 async def test_frequent_pings_of_a_silent_call_bring_no_goaway() -> None:
     # The transport pings once a second at most; a third strike would bring the GOAWAY.
     settings = ConnectionSettings(keepalive_time_ms=50, keepalive_timeout_ms=5_000, ping_interval_min_ms=20)

@@ -75,6 +75,33 @@ def test_compiles_without_a_warning_for_every_processor(processor: Processor, tm
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(build.compiler() is None, reason="no C++ compiler")
+@pytest.mark.skipif(bool(build.this_processor().missing()), reason="no AVX-512 here")
+def test_threads_and_phases_keep_their_laws(tmp_path: Path) -> None:
+    compiler = build.compiler()
+    assert compiler is not None
+    source, program = Path(__file__).with_name("kernels_threads.cpp"), tmp_path / "laws"
+    flags = [flag for flag in build.flags(build.this_processor()) if flag != "-shared"]
+    subprocess.run([compiler, *flags, f"-I{build.SOURCE_FOLDER}", "-o", program, source], check=True)
+    for seed in ("1", "2"):
+        done = subprocess.run([program, seed], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, ""), f"{program} {seed}"
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_build_clears_away_what_a_killed_one_left(tmp_path: Path) -> None:
+    folder = build.library_path(build.this_processor()).parent
+    dead = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True
+    )
+    left, at_work = folder / f"{dead.stdout.strip()}-a1", folder / f"{os.getpid()}-b2"
+    for each in (left, at_work):
+        (each / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="no C\\+\\+ compiler"):
+        build.ensure_built(lambda line: None)
+    assert list(folder.iterdir()) == [at_work]
+
+
 @pytest.mark.usefixtures("no_compiler")
 def test_a_built_library_needs_no_compiler() -> None:
     assert build.unavailable("float32", PLAIN) == "no C++ compiler (g++ or c++) is installed"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -183,7 +184,7 @@ def test_threads_paging_and_page_order_change_no_bit(name: str, dtype: str) -> N
     with _native(name, dtype) as backend:
         expected = _whole(backend, tokens, _blocks(140))
         assert _whole(backend, tokens, tuple(reversed(_blocks(140, first=30)))) == expected
-        for threads in (2, 3, 5):
+        for threads in (2, 3, 5, 17):
             backend.set_threads(threads)
             assert _whole(backend, tokens, _blocks(140)) == expected
     for block_size in (32, 48, 256):
@@ -276,6 +277,26 @@ def test_the_greedy_token_is_the_lowest_of_the_likeliest(dtype: str) -> None:
             hits += drawn == low
         backend.close()
         assert hits >= 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("threads", [2, 3, 5])
+def test_the_greedy_token_is_the_lowest_whoever_met_it_first(dtype: str, threads: int) -> None:
+    """Equal logits in many panels, all in one lane, which threads take from each other in any order."""
+    panels, panel, column = 256, 32, 5
+    config = replace(CONFIGS["llama"], vocab_size=panels * panel)
+    weights = dict(_weights("llama"))
+    generator = torch.Generator().manual_seed(7)
+    embedding = torch.randn((panels * panel, config.hidden_size), generator=generator) * 0.1
+    lowest = panel * (panels // threads - 1) + column
+    embedding[lowest::panel] = embedding[lowest] * 30
+    weights["model.embed_tokens.weight"] = embedding
+    backend = NativeBackend(config, weights, dtype=dtype, block_size=16, blocks=4, threads=threads)
+    row = Row(0, (lowest,), 0, (0,), (SampleSpec(0, SamplingParams(temperature=0.0), 1, 1, 0),))
+    assert int(backend.score(row)[0].argmax()) == lowest
+    for _ in range(60):
+        assert _step(backend, row).sampled[0][0].token == lowest
+    backend.close()
 
 
 @pytest.mark.parametrize(

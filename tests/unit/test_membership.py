@@ -56,6 +56,16 @@ def test_a_broken_stream_marks_down_that_incarnation_only() -> None:
     assert membership.up(MemberKind.DECODE) == (A, B)
 
 
+def test_a_reading_of_some_joins_and_renews_those_and_ends_nobody() -> None:
+    membership = Membership()
+    newer = replace(A, incarnation="second", started_us=200)
+    membership.announced((A, B), TTL_US, 0)
+    assert membership.heard_of((newer,), TTL_US, TTL_US) == [Left(A, "replaced"), Joined(newer)]
+    assert membership.members(MemberKind.DECODE) == (newer, B)
+    assert membership.announced((), TTL_US, TTL_US) == [Left(B, "expired")]
+    assert membership.members(MemberKind.DECODE) == (newer,)
+
+
 def test_who_withdraws_is_gone_at_once() -> None:
     membership = Membership()
     membership.announced((A,), TTL_US, 0)
