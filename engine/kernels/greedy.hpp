@@ -37,7 +37,8 @@ struct Greedy {
     const __m512 best = _mm512_loadu_ps(value + at);
     const __mmask16 greater = _mm512_mask_cmp_ps_mask(real, logits, best, _CMP_GT_OQ);
     const __mmask16 equal = _mm512_mask_cmp_ps_mask(real, logits, best, _CMP_EQ_OQ);
-    const __mmask16 better = greater | _mm512_mask_cmplt_epi32_mask(equal, ids, _mm512_loadu_si512(token + at));
+    const __m512i kept = _mm512_loadu_si512(token + at);
+    const __mmask16 better = greater | _mm512_mask_cmplt_epi32_mask(equal, ids, kept);
     _mm512_mask_storeu_ps(value + at, better, logits);
     _mm512_mask_storeu_epi32(token + at, better, ids);
   }

@@ -3,9 +3,10 @@
 // Packed layout: [panel][K / 32][1088 bytes], a group being its 32 columns' scales in bfloat16 (64 bytes),
 // then 16 pairs of K, a line of 32 columns x 2 each (1,024 bytes), every weight plus 128 in a byte. Of the 64
 // of a line, numbered [column][2], byte 16 q + d stands at 4 d + q: sixteen lanes hold those of q = 0 to 3 in
-// their four bytes. Every piece starts on a 64-byte line. A weight is bfloat16(scale * int8), scale = the group's largest magnitude / 127 rounded
-// to bfloat16; activations, KV and sums are those of BFloat16. Symmetric group-wise rounding to nearest
-// as in ZeroQuant (Yao et al. 2022); per-channel scales agree with float32 at too few positions.
+// their four bytes. Every piece starts on a 64-byte line. A weight is bfloat16(scale * int8), scale = the
+// group's largest magnitude / 127 rounded to bfloat16; activations, KV and sums are those of BFloat16.
+// Symmetric group-wise rounding to nearest as in ZeroQuant (Yao et al. 2022); per-channel scales agree with
+// float32 at too few positions.
 #pragma once
 #include <cmath>
 
@@ -81,9 +82,9 @@ inline void unpack_row<GroupedInt8>(const Packed<GroupedInt8>& from, int row, fl
 
 // The scales of a group, each twice (for either of a pair), in the order of the columns, and how they make
 // weights of bytes. A byte in the lowest bits of the float 2^23, or 8 bits higher in 2^15, adds itself to it;
-// scale * (2^n + byte) - scale * (2^n + 128), exact in either product and in the difference, is scale * weight
-// (below 2^105, where the products would overflow; a model has no weights near it).
-// No instruction converts an integer: those wait for the same units as the rounding to bfloat16.
+// scale * (2^n + byte) - scale * (2^n + 128), exact in either product and in the difference, is the scale
+// times the weight (below 2^105, where the products would overflow; a model has no weights near it). No
+// instruction converts an integer: those wait for the same units as the rounding to bfloat16.
 struct GroupScales {
   __m512 of[4], minus_bias[4];
   explicit GroupScales(const uint8_t* group) {

@@ -123,8 +123,8 @@ class ModelOf : public Model {
     return rows <= kLightTokens;
   }
 
-  // x [rows, K] times weight, then `between` over `count` items that need all of it. `next` is the linear that
-  // follows.
+  // x [rows, K] times weight, then `between` over `count` items that need all of it. `next` is the linear
+  // that follows.
   template <class Finish, class Body>
   void linear(Walk& walk, Phase phase, const Packed<Type>& weight, const Element* x, size_t stride, int rows,
               const Finish& epilogue, Phase between_phase, int count, const Body& between,
@@ -169,7 +169,8 @@ class ModelOf : public Model {
             _mm512_storeu_ps(to + i, shape_.qkv_bias ? _mm512_add_ps(sum, _mm512_loadu_ps(bias)) : sum);
           }
         },
-        kPhaseRotary, tokens_ * shape_.kv_heads, [&](Range items) { place(layer, index, items); }, &layer.output);
+        kPhaseRotary, tokens_ * shape_.kv_heads, [&](Range items) { place(layer, index, items); },
+        &layer.output);
     const Attention<Base>& attention = last ? last_attention_ : attention_;
     const int rows = last ? batch.samples : tokens_;
     float* residual = last ? space_.sampled : space_.residual;

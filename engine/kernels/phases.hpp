@@ -23,10 +23,10 @@ class Phases {
 
   static constexpr int kFirst = 1;
 
-  // Items 0 .. count - 1, 1 to 2^20 - 1 of them, go to body(Range) on whoever is free, then the last to finish runs
-  // tail(), then everybody returns. A thread that is not running while the others work holds nobody up
-  // unless it holds a part. While it waits for others a thread calls ahead() until that has nothing more
-  // to do. Returns the time-stamp cycles spent waiting.
+  // Items 0 .. count - 1, 1 to 2^20 - 1 of them, go to body(Range) on whoever is free, then the last to
+  // finish runs tail(), then everybody returns. A thread that is not running while the others work holds
+  // nobody up unless it holds a part. While it waits for others a thread calls ahead() until that has
+  // nothing more to do. Returns the time-stamp cycles spent waiting.
   template <class Body, class Tail, class Ahead>
   uint64_t share(int phase, int thread, int count, int unit, const Body& body, const Tail& tail,
                  const Ahead& ahead) {

@@ -118,7 +118,8 @@ class Threads {
   void follow(int index, uint32_t round) {
     for (;;) {
       wait_while(round_, round);
-      const uint32_t begun = round_.load(std::memory_order_acquire);  // before stopping_: the last round is stop's
+      // Looked at before stopping_: the last round is stop's.
+      const uint32_t begun = round_.load(std::memory_order_acquire);
       if (stopping_) return;
       if (enter(round)) {
         (*job_)(index);

@@ -23,7 +23,8 @@ struct Phase {
   std::atomic<int> tails{0};
   Phase(int unit, int count) : unit(unit), taken(count) {}
   bool done() const {
-    return tails == 1 && std::all_of(taken.begin(), taken.end(), [](const auto& times) { return times == 1; });
+    const auto once = [](const auto& times) { return times == 1; };
+    return tails == 1 && std::all_of(taken.begin(), taken.end(), once);
   }
 };
 
@@ -41,7 +42,8 @@ void one_step(Threads& threads, Phases& phases, std::mt19937& random) {
       phases.share(
           Phases::kFirst + int(p), thread, int(phase.taken.size()), phase.unit,
           [&](Range part) {
-            law(part.first >= 0 && part.last <= int(phase.taken.size()) && !part.empty(), "a part is in range");
+            law(part.first >= 0 && part.last <= int(phase.taken.size()), "a part is in range");
+            law(!part.empty(), "a part holds something");
             law(p == 0 || all[p - 1]->done(), "a phase begins when the one before is done");
             for (int i = part.first; i < part.last; ++i) phase.taken[i] += 1;
           },
