@@ -32,7 +32,7 @@ from bench.machine import machine, shown
 from bench.percentiles import median
 from bench.stand_in import StandInError
 from bench.steady_load import SteadyResult, SteadyShape
-from worker.config import WorkerConfig
+from worker.instance import ITL_TARGET_US
 
 COLOCATED, DISAGGREGATED, CONTROL = "baton colocated", "baton disaggregated", "its control"
 OF_TARGET_MAX, OF_CONTROL_MAX = 1.5, 1.15
@@ -243,7 +243,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--colocated", action="store_true", help="only without prefill workers")
     only.add_argument("--disaggregated", action="store_true", help="only with")
-    add("--itl-target-ms", type=natural, default=WorkerConfig().itl_target_ms, help="(%(default)s)")
+    add("--itl-target-ms", type=natural, default=ITL_TARGET_US // 1000, help="(%(default)s)")
     add("--streams", type=count, default=shape.streams, help="that decode (%(default)s)")
     add("--prompts", type=count, default=shape.prompts, help="per run (%(default)s)")
     add("--words", type=count, default=shape.words, help="of each prompt, 2,000 tokens (%(default)s)")

@@ -32,8 +32,9 @@ class WorkerConfig:
     """Tokens per KV block; a multiple or a divisor of the prefix hash unit, 16."""
     host_kv_percent: int = 25
     """Of kv_blocks, kept beside the pool for the KV of those who give way; 0: they compute it again."""
-    itl_target_ms: int = 50
-    """Predicted time of a step, on average, while sequences decode: prefill is cut to it; 0: no bound."""
+    itl_target_ms: int | None = None
+    """Predicted time of a step, on average, while sequences decode: prefill is cut to it; 0: no bound;
+    None: 50, or 2.5 steps of one sequence where the model is so slow that those take longer."""
     prefill_burst_ms: int = 2_000
     """Prefill time that steps below the target save up, for short prompts to be computed whole and bursts of
     them soon; 0: every step keeps the target."""
@@ -81,7 +82,7 @@ class WorkerConfig:
             "prefill_burst_ms",
             "speculation",
         ):
-            if getattr(self, name) < 0:
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"{name} must not be negative")
         for name in ("block_size", "max_running", "max_step_tokens", "report_interval_us", "drain_grace_us"):
             if getattr(self, name) <= 0:

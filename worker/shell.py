@@ -147,6 +147,7 @@ class WorkerShell(ABC, Generic[Plain]):
         named = {"id": self.own.worker, "pid": os.getpid(), "address": server.address}
         budget = self.hosted.memory_budget(LaneConfig().staging_bytes)
         self.process.log.info("memory_budget", **named, **budget.shown())
+        self.process.log.info("itl_target", id=self.own.worker, ms=self.hosted.engine.itl_target_us / 1000)
         self.process.ready(
             self.role.value, self.own.worker, server.address, model=str(self.hosted.key.model), **more
         )

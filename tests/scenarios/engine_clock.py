@@ -41,10 +41,12 @@ class Asked:
 class EngineClock:
     """`slowness` makes every step take so many times what the declared cost says."""
 
-    def __init__(self, *, blocks: int = 2048, slowness: int = 1, **config: int) -> None:
+    def __init__(
+        self, *, blocks: int = 2048, slowness: int = 1, cost: StepCost = COST, **config: int
+    ) -> None:
         settings: dict[str, Any] = {"itl_target_us": TARGET_US, "max_positions": 4096, **config}
-        self.engine = Engine(EngineConfig(blocks=blocks, prefix_cache=False, **settings), COST)
-        self.backend = TimedBackend(COST, digest_layout(16, blocks))
+        self.engine = Engine(EngineConfig(blocks=blocks, prefix_cache=False, **settings), cost)
+        self.backend = TimedBackend(cost, digest_layout(16, blocks))
         self.slowness = slowness
         self.now_us = 1_000_000
         self.asked: dict[AttemptKey, Asked] = {}

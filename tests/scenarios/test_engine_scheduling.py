@@ -1,9 +1,14 @@
 """Who waits for whom inside one engine, in virtual time: ITL beside prefill, TTFT beside others' work."""
 
+from typing import Any
+
 import pytest
 
+from core.cost_model import StepCost
 from core.request import TenantClass
+from engine.config import EngineConfig
 from tests.scenarios.engine_clock import COST, TARGET_US, Asked, EngineClock
+from worker.instance import with_itl_target
 
 INTERACTIVE, STANDARD, BATCH = TenantClass.INTERACTIVE, TenantClass.STANDARD, TenantClass.BATCH
 
@@ -72,6 +77,23 @@ def test_prefill_is_not_starved_by_decodes_that_take_the_whole_target() -> None:
     late = clock.ask(200, 2)
     clock.finish()
     assert late.first_token_us < 15 * alone_us
+
+
+def test_a_model_whose_steps_alone_take_the_usual_target_gets_a_longer_one() -> None:
+    """As of 1.2 billion parameters on two cores: a prompt beside four streams gets its share."""
+    cost = StepCost(base_ns=38_000_000, token_ns=4_000_000, context_ns=200)
+
+    def first_token_us(engine: EngineConfig) -> int:
+        clock = EngineClock(cost=cost, itl_target_us=engine.itl_target_us)
+        decoding(clock, 4)
+        prompt = clock.ask(160, 2)
+        clock.finish()
+        return prompt.first_token_us
+
+    usual, alone_us = EngineConfig(blocks=2048), cost.prefill_us(160, 0)
+    assert first_token_us(with_itl_target(usual, cost)) < 3 * alone_us
+    assert first_token_us(usual) > 4 * alone_us
+    assert with_itl_target(usual, COST) == usual
 
 
 def test_with_nothing_decoding_a_step_is_as_large_as_it_may_be() -> None:
@@ -155,7 +177,7 @@ def test_scenario_42_two_prompts_of_200_chunks_do_not_delay_another_tenants_shor
 @pytest.mark.parametrize("short_of", ["slots", "blocks"])
 def test_scenario_43_interactive_work_takes_the_room_of_batch_work(short_of: str, swap_blocks: int) -> None:
     """First token within two steps of the target, though batch work has every slot and block."""
-    room = {"max_running": 8} if short_of == "slots" else {"blocks": 8 * 11 + 1}
+    room: dict[str, Any] = {"max_running": 8} if short_of == "slots" else {"blocks": 8 * 11 + 1}
     clock = EngineClock(swap_blocks=swap_blocks, swap_block_us=100, watermark_blocks=0, **room)
     batch = [clock.ask(100, 70, BATCH) for _ in range(16)]
     while len(batch[7].tokens) < 20:
