@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ class Kind:
 class Streams:
     """An engine that is always asked more than it can do."""
 
-    def __init__(self, kinds: list[Kind], **config: int) -> None:
+    def __init__(self, kinds: list[Kind], **config: Any) -> None:
         self.clock = EngineClock(**config)
         self._alive: dict[Kind, list[Asked]] = {kind: [] for kind in kinds}
 
