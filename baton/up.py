@@ -178,11 +178,15 @@ async def _ready(supervisor: Supervisor, http_port: int, stopping: asyncio.Event
     return True
 
 
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The environment's proxies know nothing of this machine's own ports."""
+
+
 def _sees_all(http_port: int, names: list[str]) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{HOST}:{http_port}/ready", timeout=2):
+        with _DIRECT.open(f"http://{HOST}:{http_port}/ready", timeout=2):
             pass
-        with urllib.request.urlopen(f"http://{HOST}:{http_port}/fleet", timeout=5) as response:
+        with _DIRECT.open(f"http://{HOST}:{http_port}/fleet", timeout=5) as response:
             shown = json.load(response)
     except (OSError, ValueError):
         return False

@@ -190,7 +190,9 @@ def test_gateways_share_the_ports_and_a_second_fleet_is_refused() -> None:
 
 
 def test_ready_means_that_everyone_is_seen() -> None:
-    with running(*TIMED, "--routers", "2", "--prefill", "2") as fleet:
+    """Also where the environment sends the rest of the world through a proxy."""
+    proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
+    with running(*TIMED, "--routers", "2", "--prefill", "2", environment=proxy) as fleet:
         shown = fleet.fleet()
         assert len(shown["routers"]) == 2
         assert [worker["id"] for worker in shown["workers"]] == ["prefill-0", "prefill-1", "decode-0"]
