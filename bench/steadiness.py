@@ -32,7 +32,7 @@ from bench.machine import machine, shown
 from bench.percentiles import median
 from bench.stand_in import StandInError
 from bench.steady_load import SteadyResult, SteadyShape
-from worker.instance import ITL_TARGET_US
+from engine.config import ITL_TARGET_US
 
 COLOCATED, DISAGGREGATED, CONTROL = "baton colocated", "baton disaggregated", "its control"
 OF_TARGET_MAX, OF_CONTROL_MAX = 1.5, 1.15

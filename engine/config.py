@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from core.prefix_hashes import HASH_UNIT
 
+ITL_TARGET_US = 50_000
+"""Of a model whose steps are short beside it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -19,7 +22,7 @@ class EngineConfig:
     """Jobs accepted at once; beyond it WORKER_FULL."""
     max_step_tokens: int = 512
     """Tokens fed per step."""
-    itl_target_us: int = 50_000
+    itl_target_us: int = ITL_TARGET_US
     """Predicted time that steps may take on average while sequences decode. 0: no bound."""
     prefill_burst_us: int = 2_000_000
     """Prefill time that steps below the target save up, for short prompts to be computed whole and bursts of

@@ -8,7 +8,7 @@ from pathlib import Path
 from core.cost_model import StepCost
 from core.prefix_hashes import HASH_UNIT
 from core.request import InstanceKey, ModelIdentity
-from engine.config import EngineConfig
+from engine.config import ITL_TARGET_US, EngineConfig
 from engine.plan import Backend, Row, StepPlan
 from proto import router_pb2
 from rpc.convert import model_to_wire
@@ -21,7 +21,6 @@ PROBE_DEPTH = 960
 PROBES = 5
 """Of which the fastest counts: a machine that starts a whole fleet is busy."""
 SWAP_PROBE_BLOCKS = 16
-ITL_TARGET_US = 50_000
 ITL_TARGET_STEPS = 2.5
 
 
@@ -140,8 +139,8 @@ def _engine(config: WorkerConfig, blocks: int, max_positions: int, *, grammars: 
 def with_itl_target(engine: EngineConfig, cost: StepCost) -> EngineConfig:
     """The same with a target that leaves prefill its share of each step, however slow the model.
 
-    Steps of decode rows alone that take the target, or nearly, leave prompts next to nothing: with 1.2
-    billion parameters on two cores they take 45 ms, and a target of 50 halved the tokens per second.
+    Steps of decode rows alone that take the target, or nearly, leave prompts little but their least share:
+    with 1.2 billion parameters on two cores they take over 40 ms, and 50 halved the tokens per second.
     """
     step_us = (cost.base_ns + cost.token_ns) / 1000
     return replace(engine, itl_target_us=max(engine.itl_target_us, round(ITL_TARGET_STEPS * step_us)))
